@@ -251,7 +251,7 @@ func (p *Planner) orphans() []engine.Group {
 		bridges = append(bridges, release.RemoveOrphan(p.Tools.Client(), b))
 	}
 	for i := range p.Inventory.OrphanedReservations {
-		addresses = append(addresses, release.ReleaseOrphaned(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
+		addresses = append(addresses, release.RemoveReservation(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
 	}
 	if p.RelayLeft != nil {
 		bridges = append(bridges, p.RelayLeft)

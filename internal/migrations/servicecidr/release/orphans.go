@@ -28,8 +28,8 @@ func RemoveOrphan(c client.Client, orphan *corev1.Service) engine.Step {
 	}
 }
 
-// ReleaseOrphaned removes a reservation that nothing needs any more.
-func ReleaseOrphaned(c client.Client, ip *networkingv1.IPAddress) engine.Step {
+// RemoveReservation removes a reservation that nothing needs any more.
+func RemoveReservation(c client.Client, ip *networkingv1.IPAddress) engine.Step {
 	return &engine.Write{
 		Name: "tidy/hold/" + ip.Name, About: "Release the reserved address " + ip.Name,
 		Holds: func(ctx context.Context) error {

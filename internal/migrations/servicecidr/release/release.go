@@ -277,6 +277,7 @@ func (r Release) withoutOwn() map[string]any {
 	return map[string]any{"type": "as before", "loadBalancerClass": nil, "allocateLoadBalancerNodePorts": nil}
 }
 
+// BridgeDeletion shows what goes with a bridge.
 func BridgeDeletion(key types.NamespacedName, selector map[string]string) []engine.Change {
 	changes := []engine.Change{{Verb: "delete", Object: "Service " + key.String()}}
 	if len(selector) == 0 {

@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
+	"github.com/replumb/replumb/internal/kube/objectsync/objecttest"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -41,20 +43,20 @@ func TestWrongSpecs(t *testing.T) {
 		o := Options{Migration: "m"}
 		change(&o)
 		var wrong *spec.Error
-		if _, err := NewRules(o); !errors.As(err, &wrong) || wrong.Field != field || wrong.Hint == "" {
+		if _, err := New(o); !errors.As(err, &wrong) || wrong.Field != field || wrong.Hint == "" {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
 }
 
 func TestOrder(t *testing.T) {
-	kinds := []ResourceKind{
-		kindOf("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"), kindOf("networking.k8s.io/v1", "Ingress"),
-		kindOf("example.com/v1", "Thing"), kindOf("v1", "ResourceQuota"), kindOf("apps/v1", "Deployment"), kindOf("v1", "Service"),
-		kindOf("v1", "PersistentVolumeClaim"), kindOf("networking.k8s.io/v1", "NetworkPolicy"),
-		kindOf("rbac.authorization.k8s.io/v1", "Role"), kindOf("v1", "ConfigMap"), kindOf("v1", "Secret"),
-		kindOf("v1", "ServiceAccount"), kindOf("storage.k8s.io/v1", "StorageClass"), kindOf("v1", "Namespace"),
-		kindOf("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
+	kinds := []objects.ResourceKind{
+		objecttest.KindOf("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"), objecttest.KindOf("networking.k8s.io/v1", "Ingress"),
+		objecttest.KindOf("example.com/v1", "Thing"), objecttest.KindOf("v1", "ResourceQuota"), objecttest.KindOf("apps/v1", "Deployment"), objecttest.KindOf("v1", "Service"),
+		objecttest.KindOf("v1", "PersistentVolumeClaim"), objecttest.KindOf("networking.k8s.io/v1", "NetworkPolicy"),
+		objecttest.KindOf("rbac.authorization.k8s.io/v1", "Role"), objecttest.KindOf("v1", "ConfigMap"), objecttest.KindOf("v1", "Secret"),
+		objecttest.KindOf("v1", "ServiceAccount"), objecttest.KindOf("storage.k8s.io/v1", "StorageClass"), objecttest.KindOf("v1", "Namespace"),
+		objecttest.KindOf("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
 	}
 	Order(kinds)
 	var names []string
@@ -109,12 +111,12 @@ func FuzzPatch(f *testing.F) {
 	f.Add("- {op: move, from: /spec, path: /metadata/labels}")
 	f.Add(`[{"op": "copy", "from": "", "path": "/spec/-"}]`)
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := NewRules(Options{Migration: "m", Copy: v1alpha1.CopySpec{Transforms: []v1alpha1.Transform{{JSONPatch: text}}}})
+		r, err := New(Options{Migration: "m", Copy: v1alpha1.CopySpec{Transforms: []v1alpha1.Transform{{JSONPatch: text}}}})
 		if err != nil {
 			return
 		}
-		o := parse(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {replicas: 1, list: [1]}}")
-		k := kindOf("apps/v1", "Deployment")
+		o := objecttest.Parse(t, "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {replicas: 1, list: [1]}}")
+		k := objecttest.KindOf("apps/v1", "Deployment")
 		taken, _, err := r.Take(k, o)
 		if err == nil && (taken.GetName() != "web" || taken.GetLabels()[v1alpha1.LabelMirror] != "m") {
 			t.Errorf("%q makes %v", text, taken.Object)

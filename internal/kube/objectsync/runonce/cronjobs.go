@@ -1,4 +1,4 @@
-package objectsync
+package runonce
 
 import (
 	"context"
@@ -15,50 +15,53 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // neverWas begins the name of a Job that a suspended CronJob names as active, and that never was.
 // The CronJob controller takes it out once it deals with the CronJob as it is now.
 const neverWas = "replumb-never-was-"
 
-func cronJobs() ResourceKind {
-	return ResourceKind{Group: "batch", Version: "v1", Kind: "CronJob", Resource: "cronjobs", Namespaced: true}
+func cronJobs() objects.ResourceKind {
+	return objects.ResourceKind{Group: "batch", Version: "v1", Kind: "CronJob", Resource: "cronjobs", Namespaced: true}
 }
 
-// Settle waits until the CronJob controller of a side has seen every CronJob that Sleep suspended,
-// and notes on each the latest run. Then no Job of theirs begins any more, and all that have begun
-// are there to be listed.
-func (r *CopyRules) Settle(ctx context.Context, s *Side) error {
-	due, err := r.Unsettled(ctx, s)
+// Settle waits until the CronJob controller of the side has seen every CronJob that Sleep
+// suspended, and notes on each the latest run. Then no Job of theirs begins any more, and all that
+// have begun are there to be listed.
+func (w Workloads) Settle(ctx context.Context) error {
+	due, err := w.Unsettled(ctx)
 	if err != nil {
 		return err
 	}
 	for _, ref := range due {
-		if err := s.askController(ctx, ref); err != nil {
+		if err := w.askController(ctx, ref); err != nil {
 			return fmt.Errorf("asking the controller of %s: %w", ref, err)
 		}
 	}
 	for _, ref := range due {
-		if err := s.answered(ctx, ref); err != nil {
+		if err := w.answered(ctx, ref); err != nil {
 			return fmt.Errorf("the CronJob controller has not seen that %s is suspended: %w", ref, err)
 		}
 	}
-	return s.noteRuns(ctx, due)
+	return w.noteRuns(ctx, due)
 }
 
-// Unsettled are suspended CronJobs of a side of which a Job may still begin.
-func (r *CopyRules) Unsettled(ctx context.Context, s *Side) ([]Ref, error) {
-	var all []Ref
+// Unsettled are suspended CronJobs of the side of which a Job may still begin.
+func (w Workloads) Unsettled(ctx context.Context) ([]objects.Ref, error) {
+	var all []objects.Ref
 	k := cronJobs()
-	err := s.each(ctx, k, func(o *unstructured.Unstructured) error {
-		sl := r.sleepOf(k, o)
-		if sl != nil && r.concerns(k, o) && sl.asleep(o) && o.GetAnnotations()[v1alpha1.AnnotationSettled] != "true" {
-			all = append(all, refOf(k, o))
+	err := w.Side.Each(ctx, k, func(o *unstructured.Unstructured) error {
+		sl := w.Rules.SleepOf(k, o)
+		if sl != nil && w.Rules.Concerns(k, o) && sl.Asleep(o) && o.GetAnnotations()[v1alpha1.AnnotationSettled] != "true" {
+			all = append(all, objects.RefOf(k, o))
 		}
 		return nil
 	})
@@ -69,12 +72,12 @@ func (r *CopyRules) Unsettled(ctx context.Context, s *Side) ([]Ref, error) {
 }
 
 // changeCronJob writes against the version that was read. A CronJob that is gone is left alone.
-func (s *Side) changeCronJob(
-	ctx context.Context, ref Ref, write func(*batchv1.CronJob, client.Patch) error, change func(*batchv1.CronJob) bool,
+func (w Workloads) changeCronJob(
+	ctx context.Context, ref objects.Ref, write func(*batchv1.CronJob, client.Patch) error, change func(*batchv1.CronJob) bool,
 ) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		job := &batchv1.CronJob{}
-		if err := s.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, job); err != nil {
+		if err := w.Side.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, job); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 		before := job.DeepCopy()
@@ -85,14 +88,14 @@ func (s *Side) changeCronJob(
 	})
 }
 
-func (s *Side) changeRuns(ctx context.Context, ref Ref, change func(*batchv1.CronJob) bool) error {
-	return s.changeCronJob(ctx, ref, func(job *batchv1.CronJob, patch client.Patch) error {
-		return s.Status().Patch(ctx, job, patch, client.FieldOwner(v1alpha1.FieldManager))
+func (w Workloads) changeRuns(ctx context.Context, ref objects.Ref, change func(*batchv1.CronJob) bool) error {
+	return w.changeCronJob(ctx, ref, func(job *batchv1.CronJob, patch client.Patch) error {
+		return w.Side.Status().Patch(ctx, job, patch, client.FieldOwner(v1alpha1.FieldManager))
 	}, change)
 }
 
-func (s *Side) askController(ctx context.Context, ref Ref) error {
-	return s.changeRuns(ctx, ref, func(job *batchv1.CronJob) bool {
+func (w Workloads) askController(ctx context.Context, ref objects.Ref) error {
+	return w.changeRuns(ctx, ref, func(job *batchv1.CronJob) bool {
 		if asked(job) {
 			return false
 		}
@@ -108,35 +111,30 @@ func asked(job *batchv1.CronJob) bool {
 	return slices.ContainsFunc(job.Status.Active, func(o corev1.ObjectReference) bool { return strings.HasPrefix(o.Name, neverWas) })
 }
 
-func (s *Side) answered(ctx context.Context, ref Ref) error {
+func (w Workloads) answered(ctx context.Context, ref objects.Ref) error {
 	const pause = 100 * time.Millisecond
-	for {
+	return wait.PollUntilContextCancel(ctx, pause, true, func(ctx context.Context) (bool, error) {
 		job := &batchv1.CronJob{}
-		err := s.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, job)
+		err := w.Side.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, job)
 		if apierrors.IsNotFound(err) || err == nil && !asked(job) {
-			return nil
+			return true, nil
 		}
-		if err != nil {
-			return err
-		}
-		if err := wait(ctx, pause); err != nil {
-			return err
-		}
-	}
+		return false, err
+	})
 }
 
 // noteRuns makes up for a status that the controller could not write, because the CronJob was
 // suspended between its Job and that.
-func (s *Side) noteRuns(ctx context.Context, all []Ref) error {
+func (w Workloads) noteRuns(ctx context.Context, all []objects.Ref) error {
 	if len(all) == 0 {
 		return nil
 	}
-	jobs, err := s.JobsByOwner(ctx)
+	jobs, err := JobsByOwner(ctx, w.Side)
 	if err != nil {
 		return err
 	}
 	for _, ref := range all {
-		err := s.changeRuns(ctx, ref, func(job *batchv1.CronJob) bool {
+		err := w.changeRuns(ctx, ref, func(job *batchv1.CronJob) bool {
 			noted := false
 			for i := range jobs[job.UID] {
 				if due := dueAt(job, &jobs[job.UID][i]); due != nil && count(job, due) {
@@ -146,8 +144,8 @@ func (s *Side) noteRuns(ctx context.Context, all []Ref) error {
 			return noted
 		})
 		if err == nil {
-			err = s.changeCronJob(ctx, ref, func(job *batchv1.CronJob, patch client.Patch) error {
-				return s.Patch(ctx, job, patch, client.FieldOwner(v1alpha1.FieldManager))
+			err = w.changeCronJob(ctx, ref, func(job *batchv1.CronJob, patch client.Patch) error {
+				return w.Side.Patch(ctx, job, patch, client.FieldOwner(v1alpha1.FieldManager))
 			}, settled)
 		}
 		if err != nil {
@@ -166,8 +164,8 @@ func settled(job *batchv1.CronJob) bool {
 }
 
 // JobsByOwner are the Jobs of a side, by the UID of what controls them.
-func (s *Side) JobsByOwner(ctx context.Context) (map[types.UID][]batchv1.Job, error) {
-	jobs, err := cluster.List[batchv1.Job](ctx, s, &batchv1.JobList{})
+func JobsByOwner(ctx context.Context, c client.Client) (map[types.UID][]batchv1.Job, error) {
+	jobs, err := cluster.List[batchv1.Job](ctx, c, &batchv1.JobList{})
 	all := map[types.UID][]batchv1.Job{}
 	for i := range jobs {
 		if owner := metav1.GetControllerOf(&jobs[i]); owner != nil {
@@ -214,7 +212,7 @@ func count(job *batchv1.CronJob, from *metav1.Time) bool {
 // learnRuns has a CronJob count from where that of the other side does: no one has run what was due
 // since then. Nothing is made up for where the other side has none, or is nil: what it ran is not
 // known.
-func (s *Side) learnRuns(ctx context.Context, ref Ref, other *Side) error {
+func (w Workloads) learnRuns(ctx context.Context, ref objects.Ref, other *objectsync.Side) error {
 	from := &metav1.Time{Time: time.Now()}
 	if other != nil {
 		theirs := &batchv1.CronJob{}
@@ -226,5 +224,5 @@ func (s *Side) learnRuns(ctx context.Context, ref Ref, other *Side) error {
 			from = countsFrom(theirs)
 		}
 	}
-	return s.changeRuns(ctx, ref, func(job *batchv1.CronJob) bool { return count(job, from) })
+	return w.changeRuns(ctx, ref, func(job *batchv1.CronJob) bool { return count(job, from) })
 }

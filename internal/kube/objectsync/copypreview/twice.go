@@ -1,6 +1,7 @@
-package objectsync
+package copypreview
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,6 +14,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // NamedWorkloads are those of one kind in one namespace.
@@ -22,23 +26,22 @@ type NamedWorkloads struct {
 }
 
 // noteTwice notes a workload that will run in both clusters, and why that may be wrong.
-func (s *surveyor) noteTwice(k ResourceKind, o *unstructured.Unstructured) {
-	pod := podSpec(k, o)
-	if pod == nil || s.Rules.sleepOf(k, o) != nil || k.is("", "PodTemplate") || k.is("batch", "Job") {
+func (s *surveyor) noteTwice(k objects.ResourceKind, o *unstructured.Unstructured) {
+	pod := objects.PodSpec(k, o)
+	if pod == nil || s.Rules.SleepOf(k, o) != nil || k.Is("", "PodTemplate") || k.Is("batch", "Job") {
 		return
 	}
 	account, _ := pod["serviceAccountName"].(string)
-	orElse(&account, "default")
-	what := mayRunTwice(k, o, s.rights[key{o.GetNamespace(), account}])
-	switch replicas, counted := inside(o.Object, "spec")["replicas"].(int64); {
+	what := mayRunTwice(k, o, s.rights[objects.Key{Namespace: o.GetNamespace(), Name: cmp.Or(account, "default")}])
+	switch replicas, counted := objects.Inside(o.Object, "spec")["replicas"].(int64); {
 	case what != "" && len(s.Twice) < maxNotes:
-		s.Twice = append(s.Twice, Note{refOf(k, o), what})
+		s.Twice = append(s.Twice, objects.Note{Ref: objects.RefOf(k, o), What: what})
 	case what == "" && (!counted || replicas > 0):
 		s.beside(k, o)
 	}
 }
 
-func (s *surveyor) beside(k ResourceKind, o *unstructured.Unstructured) {
+func (s *surveyor) beside(k objects.ResourceKind, o *unstructured.Unstructured) {
 	i := slices.IndexFunc(s.Beside, func(w NamedWorkloads) bool { return w.Resource == k.String() && w.Namespace == o.GetNamespace() })
 	if i < 0 {
 		s.Beside = append(s.Beside, NamedWorkloads{Resource: k.String(), Namespace: o.GetNamespace()})
@@ -47,18 +50,18 @@ func (s *surveyor) beside(k ResourceKind, o *unstructured.Unstructured) {
 	s.Beside[i].Names = append(s.Beside[i].Names, o.GetName())
 }
 
-func mayRunTwice(k ResourceKind, o *unstructured.Unstructured, may accountRights) string {
-	replicas, counted := inside(o.Object, "spec")["replicas"].(int64)
+func mayRunTwice(k objects.ResourceKind, o *unstructured.Unstructured, may accountRights) string {
+	replicas, counted := objects.Inside(o.Object, "spec")["replicas"].(int64)
 	switch {
 	case counted && replicas == 0:
 		return ""
-	case k.is("batch", "CronJob"):
+	case k.Is("batch", "CronJob"):
 		return "runs in both clusters"
 	case len(may.custom) > 0:
 		return "may write " + some(may.custom) + ", which the target gets too: what acts on them does so in each cluster"
 	case may.leases:
 		return "may write Leases: if it elects a leader, each cluster would have one"
-	case counted && replicas == 1 && (k.is("apps", "Deployment") || k.is("apps", "StatefulSet")):
+	case counted && replicas == 1 && (k.Is("apps", "Deployment") || k.Is("apps", "StatefulSet")):
 		return fmt.Sprintf("has one pod, and would have one in each cluster; if there must be only one, list it in "+
 			"spec.mirror.singletons.workloads or annotate it %s: \"true\"", v1alpha1.AnnotationRunOnce)
 	}
@@ -86,9 +89,9 @@ func (a accountRights) with(b accountRights) accountRights {
 	return out
 }
 
-// accountRights reads the roles of a side. None are known where they may not be read.
-func (s *Side) accountRights(ctx context.Context, r *CopyRules) (map[key]accountRights, error) {
-	defined, err := s.defined(ctx, r)
+// rightsOfAccounts reads the roles of a side. None are known where they may not be read.
+func rightsOfAccounts(ctx context.Context, s *objectsync.Side, r *copyrules.Rules) (map[objects.Key]accountRights, error) {
+	defined, err := s.Defined(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -96,27 +99,27 @@ func (s *Side) accountRights(ctx context.Context, r *CopyRules) (map[key]account
 	for name := range defined {
 		custom = append(custom, name)
 	}
-	all, err := s.grants(ctx, custom)
+	all, err := grants(ctx, s, custom)
 	if apierrors.IsForbidden(err) {
 		return nil, nil
 	}
 	return all, err
 }
 
-func (s *Side) grants(ctx context.Context, custom []string) (map[key]accountRights, error) {
-	roles, err := s.roles(ctx, custom)
+func grants(ctx context.Context, s *objectsync.Side, custom []string) (map[objects.Key]accountRights, error) {
+	roles, err := rolesOf(ctx, s, custom)
 	if err != nil {
 		return nil, err
 	}
-	all := map[key]accountRights{}
+	all := map[objects.Key]accountRights{}
 	grant := func(namespace string, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
-		of := key{name: ref.Name}
+		of := objects.Key{Name: ref.Name}
 		if ref.Kind == "Role" {
-			of.namespace = namespace
+			of.Namespace = namespace
 		}
 		for _, subject := range subjects {
 			if subject.Kind == rbacv1.ServiceAccountKind {
-				account := key{subject.Namespace, subject.Name}
+				account := objects.Key{Namespace: subject.Namespace, Name: subject.Name}
 				all[account] = all[account].with(roles[of])
 			}
 		}
@@ -138,22 +141,22 @@ func (s *Side) grants(ctx context.Context, custom []string) (map[key]accountRigh
 	return all, nil
 }
 
-// roles are what each grants; ClusterRoles have no namespace.
-func (s *Side) roles(ctx context.Context, custom []string) (map[key]accountRights, error) {
-	all := map[key]accountRights{}
+// rolesOf are what each grants; ClusterRoles have no namespace.
+func rolesOf(ctx context.Context, s *objectsync.Side, custom []string) (map[objects.Key]accountRights, error) {
+	all := map[objects.Key]accountRights{}
 	roles, err := cluster.List[rbacv1.Role](ctx, s, &rbacv1.RoleList{})
 	if err != nil {
 		return nil, err
 	}
 	for i := range roles {
-		all[key{roles[i].Namespace, roles[i].Name}] = granted(roles[i].Rules, custom)
+		all[objects.KeyOf(&roles[i])] = granted(roles[i].Rules, custom)
 	}
 	everywhere, err := cluster.List[rbacv1.ClusterRole](ctx, s, &rbacv1.ClusterRoleList{})
 	if err != nil {
 		return nil, err
 	}
 	for i := range everywhere {
-		all[key{name: everywhere[i].Name}] = granted(everywhere[i].Rules, custom)
+		all[objects.Key{Name: everywhere[i].Name}] = granted(everywhere[i].Rules, custom)
 	}
 	return all, nil
 }

@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"slices"
@@ -8,14 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
-func whyNotCore(k ResourceKind, o *unstructured.Unstructured) string {
+func whyNotCore(k objects.ResourceKind, o *unstructured.Unstructured) string {
 	switch k.Kind {
 	case "Secret":
 		switch typ, _, _ := unstructured.NestedString(o.Object, "type"); corev1.SecretType(typ) {
 		case corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken:
-			return ofAnAccount
+			return OfAnAccount
 		}
 	case "Pod":
 		return whyNotPod(o)
@@ -32,7 +33,7 @@ func whyNotCore(k ResourceKind, o *unstructured.Unstructured) string {
 }
 
 // madeAnywhere reports whether each cluster has such an object without being asked.
-func madeAnywhere(k ResourceKind, o *unstructured.Unstructured) bool {
+func madeAnywhere(k objects.ResourceKind, o *unstructured.Unstructured) bool {
 	switch k.Kind {
 	case "Namespace":
 		return o.GetName() == "default" && bare(o, corev1.LabelMetadataName)
@@ -40,7 +41,7 @@ func madeAnywhere(k ResourceKind, o *unstructured.Unstructured) bool {
 		return o.GetNamespace() == "default" && o.GetName() == "kubernetes"
 	case "ServiceAccount":
 		_, automount := o.Object["automountServiceAccountToken"]
-		return o.GetName() == "default" && len(asSlice(o.Object["imagePullSecrets"])) == 0 && !automount && bare(o)
+		return o.GetName() == "default" && len(objects.Slice(o.Object["imagePullSecrets"])) == 0 && !automount && bare(o)
 	case "ConfigMap":
 		return o.GetName() == "kube-root-ca.crt"
 	}
@@ -62,7 +63,7 @@ func whyNotPod(o *unstructured.Unstructured) string {
 	}
 	restart, _, _ := unstructured.NestedString(o.Object, "spec", "restartPolicy")
 	if restart != "" && restart != string(corev1.RestartPolicyAlways) {
-		return runsTwice
+		return RunsTwice
 	}
 	return ""
 }
@@ -78,9 +79,9 @@ func whyNotEndpoints(o *unstructured.Unstructured) string {
 	subsets, _, _ := unstructured.NestedSlice(o.Object, "subsets")
 	for _, s := range subsets {
 		for _, list := range []string{"addresses", "notReadyAddresses"} {
-			addresses, _, _ := unstructured.NestedSlice(asMap(s), list)
+			addresses, _, _ := unstructured.NestedSlice(objects.Map(s), list)
 			for _, a := range addresses {
-				if kind, _, _ := unstructured.NestedString(asMap(a), "targetRef", "kind"); kind == "Pod" {
+				if kind, _, _ := unstructured.NestedString(objects.Map(a), "targetRef", "kind"); kind == "Pod" {
 					return ofItsOwner
 				}
 			}
@@ -103,7 +104,7 @@ func whyNotSlice(o *unstructured.Unstructured) string {
 }
 
 // whyNotJob lets only Jobs through that have not begun: a second run is not what a Job is for.
-func whyNotJob(k ResourceKind, o *unstructured.Unstructured) string {
+func whyNotJob(k objects.ResourceKind, o *unstructured.Unstructured) string {
 	if k.Kind != "Job" {
 		return ""
 	}
@@ -112,11 +113,11 @@ func whyNotJob(k ResourceKind, o *unstructured.Unstructured) string {
 	if suspended && !begun {
 		return ""
 	}
-	return runsTwice
+	return RunsTwice
 }
 
 // whyNotBuiltIn finds what API servers and installers make in each cluster.
-func whyNotBuiltIn(k ResourceKind, o *unstructured.Unstructured) string {
+func whyNotBuiltIn(k objects.ResourceKind, o *unstructured.Unstructured) string {
 	name := o.GetName()
 	switch k.Group {
 	case "rbac.authorization.k8s.io":
@@ -137,20 +138,20 @@ func whyNotBuiltIn(k ResourceKind, o *unstructured.Unstructured) string {
 }
 
 // whyNotVolumes leaves claims out, and what would wait for them for ever.
-func (r *CopyRules) whyNotVolumes(k ResourceKind, o *unstructured.Unstructured) string {
+func (r *Rules) whyNotVolumes(k objects.ResourceKind, o *unstructured.Unstructured) string {
 	if r.options.Copy.Volumes == v1alpha1.VolumesCopy {
 		return ""
 	}
-	if k.is("", "PersistentVolumeClaim") {
-		return isAClaim
+	if k.Is("", "PersistentVolumeClaim") {
+		return IsAClaim
 	}
 	if templates, _, _ := unstructured.NestedSlice(o.Object, "spec", "volumeClaimTemplates"); k.Group == "apps" && len(templates) > 0 {
 		return claimsVolumes
 	}
-	pod := podSpec(k, o)
+	pod := objects.PodSpec(k, o)
 	volumes, _, _ := unstructured.NestedSlice(pod, "volumes")
 	for _, v := range volumes {
-		if _, claims := asMap(v)["persistentVolumeClaim"]; claims {
+		if _, claims := objects.Map(v)["persistentVolumeClaim"]; claims {
 			return claimsVolumes
 		}
 	}

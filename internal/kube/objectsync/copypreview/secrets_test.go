@@ -1,4 +1,4 @@
-package objectsync
+package copypreview
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 func TestSecretsAreCountedByOwner(t *testing.T) {
@@ -44,7 +46,7 @@ func TestSecretsAreCountedByOwner(t *testing.T) {
 				"ownerReferences",
 			)
 		}
-		s.countSecret(Ref{Namespace: tt.namespace, Name: o.GetName()}, o)
+		s.countSecret(objects.Ref{Namespace: tt.namespace, Name: o.GetName()}, o)
 	}
 	s.sortSecrets()
 	var got []string

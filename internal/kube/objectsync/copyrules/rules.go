@@ -1,4 +1,6 @@
-package objectsync
+// Package copyrules decides what of a cluster is copied, in which order, and how it is changed on
+// the way.
+package copyrules
 
 import (
 	"crypto/sha256"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -40,12 +43,12 @@ type Options struct {
 // spec.mirror.copy.namespaces.include names its namespace: two on one node break each other.
 type SourceNetwork struct {
 	Namespaces []string
-	Objects    []Ref
+	Objects    []objects.Ref
 }
 
-// CopyRules say what is copied and how it is changed. They are immutable and safe for concurrent
+// Rules say what is copied and how it is changed. They are immutable and safe for concurrent
 // use.
-type CopyRules struct {
+type Rules struct {
 	options    Options
 	selector   labels.Selector
 	leftOut    leftOut
@@ -56,14 +59,14 @@ type CopyRules struct {
 	digest string
 }
 
-// NewRules compiles a spec with its defaults. It fails with a *spec.Error of the first wrong field.
-func NewRules(o Options) (*CopyRules, error) {
+// New compiles a spec with its defaults. It fails with a *spec.Error of the first wrong field.
+func New(o Options) (*Rules, error) {
 	orElse(&o.Copy.Existing, v1alpha1.ExistingRefuse)
 	orElse(&o.Copy.NodePorts, v1alpha1.NodePortsKeep)
 	orElse(&o.Copy.Volumes, v1alpha1.VolumesRefuse)
 	orElse(&o.Copy.Parallel, DefaultParallel)
 	orElse(&o.Singletons.CronJobs, v1alpha1.CronJobsSuspend)
-	r := &CopyRules{options: o, leftOut: newLeftOut()}
+	r := &Rules{options: o, leftOut: newLeftOut()}
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
@@ -95,7 +98,7 @@ func orElse[T comparable](field *T, otherwise T) {
 	}
 }
 
-func (r *CopyRules) sum() (string, error) {
+func (r *Rules) sum() (string, error) {
 	o := r.options
 	body, err := json.Marshal([]any{generation, o.Copy.Registries, o.Copy.Transforms})
 	if err != nil {
@@ -111,37 +114,43 @@ func (r *CopyRules) sum() (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func (r *CopyRules) Existing() v1alpha1.ExistingPolicy { return r.options.Copy.Existing }
+// Migration is whose copies these are.
+func (r *Rules) Migration() string { return r.options.Migration }
 
-func (r *CopyRules) Volumes() v1alpha1.VolumePolicy { return r.options.Copy.Volumes }
+// Parallel is how many objects are written at once.
+func (r *Rules) Parallel() int32 { return r.options.Copy.Parallel }
 
-func (r *CopyRules) Kind(k ResourceKind) string {
+func (r *Rules) Existing() v1alpha1.ExistingPolicy { return r.options.Copy.Existing }
+
+func (r *Rules) Volumes() v1alpha1.VolumePolicy { return r.options.Copy.Volumes }
+
+func (r *Rules) Kind(k objects.ResourceKind) string {
 	if why := r.leftOut.kind(k); why != "" {
 		return why
 	}
 	if !chosen(r.options.Copy.Kinds, k.String()) {
-		return ofNoKind
+		return OfNoKind
 	}
 	return ""
 }
 
 // Take makes the copy of an object. It returns nil, and why, if the object is left out. Errors
 // contain no value of a Secret.
-func (r *CopyRules) Take(k ResourceKind, o *unstructured.Unstructured) (taken *unstructured.Unstructured, why string, err error) {
-	if why := r.whyNot(k, o); why != "" {
+func (r *Rules) Take(k objects.ResourceKind, o *unstructured.Unstructured) (taken *unstructured.Unstructured, why string, err error) {
+	if why := r.WhyNot(k, o); why != "" {
 		return nil, why, nil
 	}
-	taken, err = r.convert(k, o.DeepCopy())
+	taken, err = r.Convert(k, o.DeepCopy())
 	return taken, "", err
 }
 
-func (r *CopyRules) convert(k ResourceKind, taken *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (r *Rules) Convert(k objects.ResourceKind, taken *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	version := fmt.Sprintf("%s/%s", taken.GetUID(), taken.GetResourceVersion())
 	taken.SetAPIVersion(k.GVR().GroupVersion().String())
 	taken.SetKind(k.Kind)
 	r.strip(k, taken)
 	r.swapRegistries(k, taken)
-	if k.secret() {
+	if k.IsSecret() {
 		if err := r.addCredentials(taken); err != nil {
 			return nil, err
 		}
@@ -156,16 +165,16 @@ func (r *CopyRules) convert(k ResourceKind, taken *unstructured.Unstructured) (*
 		}
 	}
 	r.suspend(k, taken)
-	setLabel(taken, v1alpha1.LabelMirror, r.options.Migration)
-	setAnnotation(taken, v1alpha1.AnnotationCopied, r.fingerprint(k, version, taken))
+	objects.SetLabel(taken, v1alpha1.LabelMirror, r.options.Migration)
+	objects.SetAnnotation(taken, v1alpha1.AnnotationCopied, r.fingerprint(k, version, taken))
 	return taken, nil
 }
 
 // fingerprint tells copies apart. That of a Secret is made from its version, since short values
 // could be guessed from their hash.
-func (r *CopyRules) fingerprint(k ResourceKind, version string, taken *unstructured.Unstructured) string {
+func (r *Rules) fingerprint(k objects.ResourceKind, version string, taken *unstructured.Unstructured) string {
 	h := sha256.New()
-	if k.secret() {
+	if k.IsSecret() {
 		_, _ = fmt.Fprintf(h, "%s/%s", r.digest, version)
 	} else if err := json.NewEncoder(h).Encode(taken.Object); err != nil {
 		return "" // it cannot be written either
@@ -173,18 +182,18 @@ func (r *CopyRules) fingerprint(k ResourceKind, version string, taken *unstructu
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// owns reports whether replumb may change an object. Controllers hand on labels, but not ownership.
-func (r *CopyRules) owns(o metav1.Object) bool {
+// Owns reports whether replumb may change an object. Controllers hand on labels, but not ownership.
+func (r *Rules) Owns(o metav1.Object) bool {
 	return o.GetLabels()[v1alpha1.LabelMirror] == r.options.Migration && o.GetAnnotations()[v1alpha1.AnnotationCopied] != "" &&
 		metav1.GetControllerOfNoCopy(o) == nil
 }
 
-// adopts reports whether each cluster makes an object of this name itself, which the copy joins.
-func adopts(k ResourceKind, of key) bool {
-	return (k.is("", "Namespace") && of.name == "default") || (k.is("", "ServiceAccount") && of.name == "default")
+// Adopts reports whether each cluster makes an object of this name itself, which the copy joins.
+func Adopts(k objects.ResourceKind, of objects.Key) bool {
+	return (k.Is("", "Namespace") && of.Name == "default") || (k.Is("", "ServiceAccount") && of.Name == "default")
 }
 
-func (r *CopyRules) validate() error {
+func (r *Rules) validate() error {
 	c := &r.options.Copy
 	for field, patterns := range map[string][]string{
 		"namespaces.include": c.Namespaces.Include, "namespaces.exclude": c.Namespaces.Exclude,
@@ -226,4 +235,9 @@ func (r *CopyRules) validate() error {
 		}
 	}
 	return nil
+}
+
+// Prunable are kinds that go without taking others, or what is stored, with them.
+func Prunable(k objects.ResourceKind) bool {
+	return !k.Is("", "Namespace") && !k.Is("", "PersistentVolumeClaim") && k.Group != objects.Definitions().Group
 }

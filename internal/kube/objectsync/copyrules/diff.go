@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"encoding/json"
@@ -9,32 +9,56 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
-// differences are the fields in which an object of the target is not the wanted copy, both ways.
-func (r *CopyRules) differences(k ResourceKind, want, have *unstructured.Unstructured) []Difference {
-	d := differ{ref: refOf(k, want), secret: k.secret()}
+// Difference is one field in which a copy is not what the rules make of the source's object.
+type Difference struct {
+	Ref  objects.Ref
+	Path string
+	// Want is the value by the rules, Have the target's, as JSON; not for Secrets.
+	Want, Have string
+}
+
+func (d Difference) String() string {
+	if d.Path == "" {
+		return fmt.Sprintf("%s: is %s in the target, and should be %s", d.Ref, d.Have, d.Want)
+	}
+	return fmt.Sprintf("%s: %s is %s, and should be %s", d.Ref, d.Path, d.Have, d.Want)
+}
+
+// What Want and Have say of fields and objects.
+const (
+	Absent  = "absent"
+	Present = "present"
+	hidden  = "(not shown)"
+)
+
+// Differences are the fields in which an object of the target is not the wanted copy, both ways.
+func (r *Rules) Differences(k objects.ResourceKind, want, have *unstructured.Unstructured) []Difference {
+	d := differ{ref: objects.RefOf(k, want), secret: k.IsSecret()}
 	d.compare("", r.comparable(k, want).Object, r.comparable(k, have).Object)
 	return d.found
 }
 
 // comparable is what is left of an object when everything is gone that one cluster owns.
-func (r *CopyRules) comparable(k ResourceKind, o *unstructured.Unstructured) *unstructured.Unstructured {
+func (r *Rules) comparable(k objects.ResourceKind, o *unstructured.Unstructured) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	o.SetAPIVersion(k.GVR().GroupVersion().String())
 	o.SetKind(k.Kind)
 	r.strip(k, o)
-	if s := r.sleepOf(k, o); s != nil {
-		drop(o, "spec", s.field)
+	if s := r.SleepOf(k, o); s != nil {
+		objects.Drop(o, "spec", s.field)
 		annotations := o.GetAnnotations()
 		delete(annotations, s.annotation)
-		setOrDrop(o, "annotations", annotations)
+		objects.SetOrDrop(o, "annotations", annotations)
 	}
 	return o
 }
 
 type differ struct {
-	ref    Ref
+	ref    objects.Ref
 	secret bool
 	found  []Difference
 }
@@ -126,7 +150,7 @@ func (d *differ) add(path string, want, have any) {
 
 func concealed(v any) string {
 	if v == nil {
-		return absent
+		return Absent
 	}
 	return hidden
 }
@@ -134,7 +158,7 @@ func concealed(v any) string {
 // shown is a value as JSON, cut where no one reads on.
 func shown(v any) string {
 	if v == nil {
-		return absent
+		return Absent
 	}
 	const longest = 200
 	body, err := json.Marshal(v)

@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"encoding/json"
@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
+	"github.com/replumb/replumb/internal/kube/objectsync/objecttest"
 	"github.com/replumb/replumb/internal/testing/golden"
 )
 
@@ -30,7 +32,7 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 			corev1.DockerConfigJsonKey: []byte(`{"auths": {"https://registry.mirror.example.com": {"auth": "bWlycm9yOnNlY3JldA=="}}}`),
 		}},
 	}
-	r, err := NewRules(o)
+	r, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +45,10 @@ func sections(t *testing.T, in map[string][]byte) golden.Sections {
 
 // taken is the copy of an object as YAML, or why there is none. The rules must leave the object
 // itself alone, and a copy of the copy must be the copy.
-func taken(t *testing.T, r *CopyRules, text string) string {
+func taken(t *testing.T, r *Rules, text string) string {
 	t.Helper()
-	o := parse(t, text)
-	k := kindOf(o.GetAPIVersion(), o.GetKind())
+	o := objecttest.Parse(t, text)
+	k := objecttest.KindOf(o.GetAPIVersion(), o.GetKind())
 	before, err := json.Marshal(o.Object)
 	if err != nil {
 		t.Fatal(err)
@@ -57,19 +59,19 @@ func taken(t *testing.T, r *CopyRules, text string) string {
 	}
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%s: error: %v\n", refOf(k, o), err)
+		return fmt.Sprintf("%s: error: %v\n", objects.RefOf(k, o), err)
 	case why != "":
-		return fmt.Sprintf("%s: %s\n", refOf(k, o), why)
+		return fmt.Sprintf("%s: %s\n", objects.RefOf(k, o), why)
 	}
-	if diffs := r.differences(k, out, out); len(diffs) > 0 {
-		t.Errorf("%s differs from itself: %v", refOf(k, o), diffs)
+	if diffs := r.Differences(k, out, out); len(diffs) > 0 {
+		t.Errorf("%s differs from itself: %v", objects.RefOf(k, o), diffs)
 	}
 	annotations := out.GetAnnotations()
 	if annotations[v1alpha1.AnnotationCopied] == "" {
-		t.Errorf("%s does not tell what it is a copy of", refOf(k, o))
+		t.Errorf("%s does not tell what it is a copy of", objects.RefOf(k, o))
 	}
 	delete(annotations, v1alpha1.AnnotationCopied)
-	setOrDrop(out, "annotations", annotations)
+	objects.SetOrDrop(out, "annotations", annotations)
 	body, err := yaml.Marshal(out.Object)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,5 @@
-package objectsync
+// Package objecttest makes objects of manifests, for tests.
+package objecttest
 
 import (
 	"strings"
@@ -7,10 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
-// kindOf is a Kind without asking: all that tests use is regular.
-func kindOf(apiVersion, kind string) ResourceKind {
+// KindOf is a Kind without asking: all that tests use is regular.
+func KindOf(apiVersion, kind string) objects.ResourceKind {
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
 		panic(err)
@@ -33,10 +36,11 @@ func kindOf(apiVersion, kind string) ResourceKind {
 	for _, r := range root {
 		namespaced = namespaced && kind != r
 	}
-	return ResourceKind{Group: gv.Group, Version: gv.Version, Kind: kind, Resource: resource, Namespaced: namespaced}
+	return objects.ResourceKind{Group: gv.Group, Version: gv.Version, Kind: kind, Resource: resource, Namespaced: namespaced}
 }
 
-func parse(t testing.TB, text string) *unstructured.Unstructured {
+// Parse reads one object.
+func Parse(t testing.TB, text string) *unstructured.Unstructured {
 	t.Helper()
 	body, err := yaml.YAMLToJSONStrict([]byte(text))
 	if err != nil {

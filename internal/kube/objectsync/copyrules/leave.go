@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"slices"
@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // Reasons that more than one kind is left out for.
@@ -21,14 +22,14 @@ const (
 	ofItsOwner    = "its controller makes it"
 	everyClusters = "every cluster has its own"
 	ofReplumb     = "it is replumb's own"
-	runsTwice     = "it is run once, and has its run in the source"
-	ofNoKind      = "spec.mirror.copy.kinds leaves it out"
+	RunsTwice     = "it is run once, and has its run in the source"
+	OfNoKind      = "spec.mirror.copy.kinds leaves it out"
 	ofNoNamespace = "spec.mirror.copy.namespaces leaves it out"
 	ofNoSelector  = "spec.mirror.copy.selector leaves it out"
 	claimsVolumes = "it uses a claim, and spec.mirror.copy.volumes is not Copy"
-	isAClaim      = "spec.mirror.copy.volumes is not Copy"
+	IsAClaim      = "spec.mirror.copy.volumes is not Copy"
 	beingDeleted  = "it is being deleted"
-	ofAnAccount   = "it is a token of the source"
+	OfAnAccount   = "it is a token of the source"
 )
 
 // leftOut are the kinds and groups that are never copied.
@@ -68,7 +69,7 @@ func newLeftOut() leftOut {
 	}
 }
 
-func (l leftOut) kind(k ResourceKind) string {
+func (l leftOut) kind(k objects.ResourceKind) string {
 	if why := l.kinds[k.String()]; why != "" {
 		return why
 	}
@@ -99,14 +100,14 @@ func (l leftOut) definition(group string) string {
 	return l.group(group)
 }
 
-func (r *CopyRules) whyNot(k ResourceKind, o *unstructured.Unstructured) string {
+func (r *Rules) WhyNot(k objects.ResourceKind, o *unstructured.Unstructured) string {
 	if why := r.Kind(k); why != "" {
 		return why
 	}
 	if why := r.whyNotMeta(k, o); why != "" {
 		return why
 	}
-	if slices.Contains(r.options.Network.Objects, refOf(k, o)) && !slices.Contains(r.options.Copy.Namespaces.Include, o.GetNamespace()) {
+	if slices.Contains(r.options.Network.Objects, objects.RefOf(k, o)) && !slices.Contains(r.options.Copy.Namespaces.Include, o.GetNamespace()) {
 		return ofItsNetwork
 	}
 	if why := r.whyNotVolumes(k, o); why != "" {
@@ -133,9 +134,9 @@ func (r *CopyRules) whyNot(k ResourceKind, o *unstructured.Unstructured) string 
 }
 
 // whyNotMeta looks at no more than the metadata.
-func (r *CopyRules) whyNotMeta(k ResourceKind, o metav1.Object) string {
+func (r *Rules) whyNotMeta(k objects.ResourceKind, o metav1.Object) string {
 	namespace := o.GetNamespace()
-	if k.is("", "Namespace") {
+	if k.Is("", "Namespace") {
 		namespace = o.GetName()
 	}
 	if why := r.whyNotIn(namespace); why != "" {
@@ -157,8 +158,17 @@ func (r *CopyRules) whyNotMeta(k ResourceKind, o metav1.Object) string {
 	return ""
 }
 
+// Never reports whether an object can never be copied, such as pods of controllers.
+func (r *Rules) Never(k objects.ResourceKind, o metav1.Object) bool {
+	switch r.whyNotMeta(k, o) {
+	case ofItsOwner, ofNoNamespace, everyClusters, ofReplumb:
+		return true
+	}
+	return false
+}
+
 // whyNotIn says why nothing of a namespace is copied.
-func (r *CopyRules) whyNotIn(namespace string) string {
+func (r *Rules) whyNotIn(namespace string) string {
 	named := slices.Contains(r.options.Copy.Namespaces.Include, namespace)
 	system := []string{"kube-system", "kube-public", "kube-node-lease", v1alpha1.SystemNamespace}
 	switch {

@@ -1,4 +1,4 @@
-package objectsync
+package copypreview
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // maxFields is how many unknown fields of one definition are listed.
@@ -29,23 +31,23 @@ type definitionPair struct {
 }
 
 // definitionPairs are the definitions that both sides have, by name.
-func (c *Copier) definitionPairs(ctx context.Context) (map[string]*definitionPair, error) {
+func definitionPairs(ctx context.Context, c *objectsync.Copier) (map[string]*definitionPair, error) {
 	pairs := map[string]*definitionPair{}
-	k := definitions()
-	err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+	k := objects.Definitions()
+	err := c.Source.Each(ctx, k, func(o *unstructured.Unstructured) error {
 		crd, err := definitionOf(o)
-		pairs[o.GetName()] = &definitionPair{source: crd, replaced: c.Rules.whyNot(k, o) == ""}
+		pairs[o.GetName()] = &definitionPair{source: crd, replaced: c.Rules.WhyNot(k, o) == ""}
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of the source: %w", k, err)
 	}
-	err = c.Target.each(ctx, k, func(o *unstructured.Unstructured) error {
+	err = c.Target.Each(ctx, k, func(o *unstructured.Unstructured) error {
 		p := pairs[o.GetName()]
 		if p == nil {
 			return nil
 		}
-		p.replaced = p.replaced && (c.Rules.owns(o) || c.Rules.Existing() == v1alpha1.ExistingOverwrite)
+		p.replaced = p.replaced && (c.Rules.Owns(o) || c.Rules.Existing() == v1alpha1.ExistingOverwrite)
 		p.target, err = definitionOf(o)
 		return err
 	})
@@ -140,7 +142,7 @@ func (f *fieldReader) unknown(taken *unstructured.Unstructured) []string {
 }
 
 // readFields prepares a look at the copies of a kind.
-func (s *surveyor) readFields(k ResourceKind) (err error) {
+func (s *surveyor) readFields(k objects.ResourceKind) (err error) {
 	s.reader = nil
 	if p := s.definitions[k.String()]; p != nil {
 		s.reader, err = p.fields(k.Version)
@@ -148,21 +150,21 @@ func (s *surveyor) readFields(k ResourceKind) (err error) {
 	return err
 }
 
-func (s *surveyor) noteFields(k ResourceKind, taken *unstructured.Unstructured) {
+func (s *surveyor) noteFields(k objects.ResourceKind, taken *unstructured.Unstructured) {
 	if s.reader == nil {
 		return
 	}
 	for _, field := range s.reader.unknown(taken) {
-		s.Definitions = append(s.Definitions, Note{
-			refOf(k, taken), fmt.Sprintf("has %s, which %s of the target does not know, and drops", field, k.Version),
+		s.Definitions = append(s.Definitions, objects.Note{
+			Ref: objects.RefOf(k, taken), What: fmt.Sprintf("has %s, which %s of the target does not know, and drops", field, k.Version),
 		})
 	}
 }
 
-func (s *surveyor) noteVersions(k ResourceKind) {
+func (s *surveyor) noteVersions(k objects.ResourceKind) {
 	if p := s.definitions[k.String()]; p != nil {
 		if what := p.versions(); what != "" {
-			s.Definitions = append(s.Definitions, Note{Ref{Resource: definitions().String(), Name: k.String()}, what})
+			s.Definitions = append(s.Definitions, objects.Note{Ref: objects.Ref{Resource: objects.Definitions().String(), Name: k.String()}, What: what})
 		}
 	}
 }

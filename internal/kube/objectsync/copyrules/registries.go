@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"encoding/base64"
@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -62,7 +63,7 @@ func readAuth(field string, secret *corev1.Secret, ref v1alpha1.SecretReference,
 	if json.Unmarshal(secret.Data[corev1.DockerConfigJsonKey], &config) != nil {
 		return nil, wrong("has no " + corev1.DockerConfigJsonKey + " that can be read")
 	}
-	for host, auth := range asMap(config["auths"]) {
+	for host, auth := range objects.Map(config["auths"]) {
 		if registryHost(host) == registryHost(to) {
 			return auth, nil
 		}
@@ -79,25 +80,25 @@ func registryHost(name string) string {
 	return host
 }
 
-func (r *CopyRules) swapRegistries(k ResourceKind, o *unstructured.Unstructured) {
+func (r *Rules) swapRegistries(k objects.ResourceKind, o *unstructured.Unstructured) {
 	if len(r.registries) == 0 {
 		return
 	}
-	pod := podSpec(k, o)
-	for _, c := range containers(pod) {
+	pod := objects.PodSpec(k, o)
+	for _, c := range objects.Containers(pod) {
 		if image, ok := c["image"].(string); ok {
 			c["image"] = r.image(image)
 		}
 	}
-	for _, v := range asSlice(pod["volumes"]) {
-		source := inside(asMap(v), "image")
+	for _, v := range objects.Slice(pod["volumes"]) {
+		source := objects.Inside(objects.Map(v), "image")
 		if image, ok := source["reference"].(string); ok {
 			source["reference"] = r.image(image)
 		}
 	}
 }
 
-func (r *CopyRules) image(image string) string {
+func (r *Rules) image(image string) string {
 	for _, s := range r.registries {
 		for _, name := range []string{image, inFull(image)} {
 			rest, ok := strings.CutPrefix(name, s.from)
@@ -122,7 +123,7 @@ func inFull(image string) string {
 }
 
 // addCredentials gives a Secret that has credentials for a registry those for what takes its place.
-func (r *CopyRules) addCredentials(o *unstructured.Unstructured) error {
+func (r *Rules) addCredentials(o *unstructured.Unstructured) error {
 	if typ, _, _ := unstructured.NestedString(o.Object, "type"); typ != string(corev1.SecretTypeDockerConfigJson) {
 		return nil
 	}
@@ -142,7 +143,7 @@ func (r *CopyRules) addCredentials(o *unstructured.Unstructured) error {
 		// Its text is not for errors.
 		return fmt.Errorf("its %s cannot be read", corev1.DockerConfigJsonKey)
 	}
-	auths := asMap(config["auths"])
+	auths := objects.Map(config["auths"])
 	changed := false
 	for _, s := range swaps {
 		for host := range auths {

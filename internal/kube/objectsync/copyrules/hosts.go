@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 const (
@@ -16,7 +17,7 @@ const (
 )
 
 // swapHosts takes names for one another wherever an object says which names it answers to.
-func swapHosts(k ResourceKind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
+func swapHosts(k objects.ResourceKind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
 	if len(swaps) == 0 {
 		return
 	}
@@ -34,28 +35,28 @@ func swapHosts(k ResourceKind, o *unstructured.Unstructured, swaps []v1alpha1.Sw
 		}
 	}
 	list := func(m map[string]any, name string) {
-		for i, v := range asSlice(m[name]) {
+		for i, v := range objects.Slice(m[name]) {
 			if s, ok := v.(string); ok {
 				m[name].([]any)[i] = swap(s)
 			}
 		}
 	}
-	within := inside(o.Object, "spec")
+	within := objects.Inside(o.Object, "spec")
 	switch {
-	case k.is("networking.k8s.io", "Ingress"):
-		for _, rule := range asSlice(within["rules"]) {
-			field(asMap(rule), "host")
+	case k.Is("networking.k8s.io", "Ingress"):
+		for _, rule := range objects.Slice(within["rules"]) {
+			field(objects.Map(rule), "host")
 		}
-		for _, tls := range asSlice(within["tls"]) {
-			list(asMap(tls), "hosts")
+		for _, tls := range objects.Slice(within["tls"]) {
+			list(objects.Map(tls), "hosts")
 		}
-	case k.is(gatewayGroup, "Gateway"):
-		for _, l := range asSlice(within["listeners"]) {
-			field(asMap(l), "hostname")
+	case k.Is(gatewayGroup, "Gateway"):
+		for _, l := range objects.Slice(within["listeners"]) {
+			field(objects.Map(l), "hostname")
 		}
 	case k.Group == gatewayGroup:
 		list(within, "hostnames")
-	case k.is(certGroup, "Certificate"):
+	case k.Is(certGroup, "Certificate"):
 		list(within, "dnsNames")
 		field(within, "commonName")
 	}
@@ -73,22 +74,22 @@ func swapAnnotatedHosts(o *unstructured.Unstructured, swap func(string) string) 
 		for i := range names {
 			names[i] = swap(strings.TrimSpace(names[i]))
 		}
-		setAnnotation(o, name, strings.Join(names, ","))
+		objects.SetAnnotation(o, name, strings.Join(names, ","))
 	}
 }
 
 // addAlias adds the alias wherever an object answers to the name. Listeners of a Gateway have names
 // of their own, so a route that names its listener answers to the alias only through listeners
 // without a hostname.
-func addAlias(k ResourceKind, o *unstructured.Unstructured, h v1alpha1.HostAlias) {
-	within := inside(o.Object, "spec")
+func addAlias(k objects.ResourceKind, o *unstructured.Unstructured, h v1alpha1.HostAlias) {
+	within := objects.Inside(o.Object, "spec")
 	switch {
-	case k.is("networking.k8s.io", "Ingress"):
+	case k.Is("networking.k8s.io", "Ingress"):
 		beside(within, "rules", "host", h, nil)
-		for _, tls := range asSlice(within["tls"]) {
-			addName(asMap(tls), "hosts", h)
+		for _, tls := range objects.Slice(within["tls"]) {
+			addName(objects.Map(tls), "hosts", h)
 		}
-	case k.is(gatewayGroup, "Gateway"):
+	case k.Is(gatewayGroup, "Gateway"):
 		rename := func(l map[string]any) {
 			if name, ok := l["name"].(string); ok {
 				l["name"] = name + "-alias"
@@ -102,14 +103,14 @@ func addAlias(k ResourceKind, o *unstructured.Unstructured, h v1alpha1.HostAlias
 
 // beside adds an item for the alias after each that is for the name, if there is none yet.
 func beside(o map[string]any, list, field string, h v1alpha1.HostAlias, change func(map[string]any)) {
-	items := asSlice(o[list])
-	if len(items) == 0 || slices.ContainsFunc(items, func(i any) bool { return asMap(i)[field] == h.Alias }) {
+	items := objects.Slice(o[list])
+	if len(items) == 0 || slices.ContainsFunc(items, func(i any) bool { return objects.Map(i)[field] == h.Alias }) {
 		return
 	}
 	var all []any
 	for _, item := range items {
 		all = append(all, item)
-		if m := asMap(item); m[field] == h.Name {
+		if m := objects.Map(item); m[field] == h.Name {
 			more := runtime.DeepCopyJSON(m)
 			more[field] = h.Alias
 			if change != nil {
@@ -122,7 +123,7 @@ func beside(o map[string]any, list, field string, h v1alpha1.HostAlias, change f
 }
 
 func addName(o map[string]any, list string, h v1alpha1.HostAlias) {
-	names := asSlice(o[list])
+	names := objects.Slice(o[list])
 	if slices.Contains(names, any(h.Name)) && !slices.Contains(names, any(h.Alias)) {
 		o[list] = append(names, h.Alias)
 	}

@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/spec"
 )
 
@@ -94,24 +95,24 @@ func validateOperation(i int, op jsonpatch.Operation) error {
 	return nil
 }
 
-func (t *transform) about(k ResourceKind, o *unstructured.Unstructured) bool {
+func (t *transform) about(k objects.ResourceKind, o *unstructured.Unstructured) bool {
 	return (len(t.Kinds) == 0 || matchesAny(t.Kinds, k.String())) &&
 		(len(t.Namespaces) == 0 || matchesAny(t.Namespaces, o.GetNamespace())) &&
 		(len(t.Names) == 0 || matchesAny(t.Names, o.GetName())) &&
 		(t.selector == nil || t.selector.Matches(labels.Set(o.GetLabels())))
 }
 
-func (t *transform) apply(k ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (t *transform) apply(k objects.ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if !t.about(k, o) {
 		return o, nil
 	}
 	swapHosts(k, o, t.Hosts)
 	swapClasses(k, o, t.StorageClasses)
 	if len(t.Annotations)+len(t.RemoveAnnotations) > 0 {
-		setOrDrop(o, "annotations", merged(o.GetAnnotations(), t.Annotations, t.RemoveAnnotations))
+		objects.SetOrDrop(o, "annotations", merged(o.GetAnnotations(), t.Annotations, t.RemoveAnnotations))
 	}
 	if len(t.Labels)+len(t.RemoveLabels) > 0 {
-		setOrDrop(o, "labels", merged(o.GetLabels(), t.Labels, t.RemoveLabels))
+		objects.SetOrDrop(o, "labels", merged(o.GetLabels(), t.Labels, t.RemoveLabels))
 	}
 	if t.Replicas != nil && k.Group == "apps" && slices.Contains([]string{"Deployment", "StatefulSet", "ReplicaSet"}, k.Kind) {
 		if err := unstructured.SetNestedField(o.Object, int64(*t.Replicas), "spec", "replicas"); err != nil {
@@ -124,9 +125,9 @@ func (t *transform) apply(k ResourceKind, o *unstructured.Unstructured) (*unstru
 	return t.patched(k, o)
 }
 
-func (t *transform) patched(k ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (t *transform) patched(k objects.ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	wrong := func(err error) error {
-		if k.secret() {
+		if k.IsSecret() {
 			return fmt.Errorf("%s.jsonPatch does not apply", t.field) // why could tell of values
 		}
 		return fmt.Errorf("%s.jsonPatch does not apply: %w", t.field, err)
@@ -158,16 +159,16 @@ func merged(have, set map[string]string, remove []string) map[string]string {
 	return all
 }
 
-func swapClasses(k ResourceKind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
+func swapClasses(k objects.ResourceKind, o *unstructured.Unstructured, swaps []v1alpha1.Swap) {
 	var claims []map[string]any
-	if k.is("", "PersistentVolumeClaim") {
-		claims = append(claims, inside(o.Object, "spec"))
+	if k.Is("", "PersistentVolumeClaim") {
+		claims = append(claims, objects.Inside(o.Object, "spec"))
 	}
-	for _, t := range asSlice(inside(o.Object, "spec")["volumeClaimTemplates"]) {
-		claims = append(claims, inside(asMap(t), "spec"))
+	for _, t := range objects.Slice(objects.Inside(o.Object, "spec")["volumeClaimTemplates"]) {
+		claims = append(claims, objects.Inside(objects.Map(t), "spec"))
 	}
-	for _, v := range asSlice(podSpec(k, o)["volumes"]) {
-		claims = append(claims, inside(asMap(v), "ephemeral", "volumeClaimTemplate", "spec"))
+	for _, v := range objects.Slice(objects.PodSpec(k, o)["volumes"]) {
+		claims = append(claims, objects.Inside(objects.Map(v), "ephemeral", "volumeClaimTemplate", "spec"))
 	}
 	for _, claim := range claims {
 		for _, s := range swaps {

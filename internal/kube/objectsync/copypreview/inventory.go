@@ -1,4 +1,5 @@
-package objectsync
+// Package copypreview looks at what a copy would find, before anything is written.
+package copypreview
 
 import (
 	"cmp"
@@ -9,56 +10,54 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // Inventory is what a copy would find, before anything is written.
 type Inventory struct {
-	Kinds  *ResourceKinds
+	Kinds  *objectsync.ResourceKinds
 	Counts []Count
 	// Missing are kinds that the target does not serve although objects of them would be copied.
 	Missing []Count
 	// LeftOut are the reasons for which objects are left out, the most frequent first.
 	LeftOut []LeftOut
 	// Conflicts are objects that the target has with other contents, and that replumb did not make.
-	Conflicts []Note
+	Conflicts []objects.Note
 	// Claims are PersistentVolumeClaims of the source in the namespaces that are copied.
-	Claims []Ref
+	Claims []objects.Ref
 	// Cloud are objects that something outside the cluster knows the source's side of.
-	Cloud []Note
+	Cloud []objects.Note
 	// Twice are workloads that may not be meant to run twice, and are no singletons by the rules.
-	Twice []Note
+	Twice []objects.Note
 	// Beside are the other workloads that run in both clusters, by kind and namespace.
 	Beside []NamedWorkloads
 	// Secrets are those that would be copied, by what they are, the most frequent first.
 	Secrets []SecretCount
 	// Definitions are versions and fields of custom resources that the target's definitions lack.
-	Definitions []Note
-	Errors      []*ObjectError
+	Definitions []objects.Note
+	Errors      []*objectsync.ObjectError
 }
 
 // Count is how many objects of a kind there are.
 type Count struct {
 	Resource        string
 	Copied, LeftOut int
-	Refs            []Ref
+	Refs            []objects.Ref
 }
 
 // LeftOut is why some objects of a kind are left out.
 type LeftOut struct {
 	Resource, Why string
 	Count         int
-	Examples      []Ref
+	Examples      []objects.Ref
 }
 
 // Foundation reports whether workloads stand on objects of a kind, which come first.
 func (s *Inventory) Foundation(resource string) bool {
-	return s.Kinds != nil && slices.ContainsFunc(s.Kinds.Copied, func(k ResourceKind) bool { return k.String() == resource && Foundations.Of(k) })
-}
-
-// Note says something of an object.
-type Note struct {
-	Ref  Ref
-	What string
+	return s.Kinds != nil && slices.ContainsFunc(s.Kinds.Copied, func(k objects.ResourceKind) bool { return k.String() == resource && copyrules.Foundations.Of(k) })
 }
 
 // maxNotes is how many of a sort are listed, and maxExamples how many of those left out.
@@ -67,25 +66,25 @@ const (
 	maxExamples = 3
 )
 
-// Inventory reads the source in full, and of the target the names. It writes nothing.
-func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
-	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
+// Of reads the source in full, and of the target the names. It writes nothing.
+func Of(ctx context.Context, c *objectsync.Copier) (*Inventory, error) {
+	kinds, err := objectsync.FindKinds(ctx, c.Source, c.Target, c.Rules)
 	if err != nil {
 		return nil, err
 	}
 	s := &surveyor{Copier: c, Inventory: &Inventory{Kinds: kinds}}
-	if s.rights, err = c.Source.accountRights(ctx, c.Rules); err != nil {
+	if s.rights, err = rightsOfAccounts(ctx, c.Source, c.Rules); err != nil {
 		return nil, err
 	}
-	if s.definitions, err = c.definitionPairs(ctx); err != nil {
+	if s.definitions, err = definitionPairs(ctx, c); err != nil {
 		return nil, err
 	}
 	for _, k := range kinds.Copied {
-		index, err := c.index(ctx, k)
+		there, err := c.Names(ctx, k)
 		if err != nil {
 			return nil, err
 		}
-		if err := s.kind(ctx, k, index); err != nil {
+		if err := s.kind(ctx, k, there); err != nil {
 			return nil, err
 		}
 	}
@@ -110,25 +109,25 @@ func (c *Copier) Inventory(ctx context.Context) (*Inventory, error) {
 }
 
 type surveyor struct {
-	*Copier
+	*objectsync.Copier
 	*Inventory
 
-	rights      map[key]accountRights
+	rights      map[objects.Key]accountRights
 	definitions map[string]*definitionPair
 	// reader is that of the kind that is looked at; nil for those whose fields all arrive.
 	reader *fieldReader
 }
 
-func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entry) error {
+func (s *surveyor) kind(ctx context.Context, k objects.ResourceKind, there map[objects.Key]bool) error {
 	n := Count{Resource: k.String()}
 	left := map[string]*LeftOut{}
 	if err := s.readFields(k); err != nil {
 		return err
 	}
-	err := s.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+	err := s.Source.Each(ctx, k, func(o *unstructured.Unstructured) error {
 		taken, why, err := s.Rules.Take(k, o)
-		if k.is("", "PersistentVolumeClaim") && (why == "" || why == isAClaim) {
-			s.Claims = append(s.Claims, refOf(k, o))
+		if k.Is("", "PersistentVolumeClaim") && (why == "" || why == copyrules.IsAClaim) {
+			s.Claims = append(s.Claims, objects.RefOf(k, o))
 		}
 		switch {
 		case why != "":
@@ -136,14 +135,14 @@ func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entr
 			s.leave(left, k, o, why)
 			return nil
 		case err != nil:
-			s.Errors = append(s.Errors, unfit(refOf(k, o), err))
+			s.Errors = append(s.Errors, objectsync.Unfit(objects.RefOf(k, o), err))
 			return nil
 		}
 		n.Copied++
-		n.Refs = append(n.Refs, refOf(k, o))
+		n.Refs = append(n.Refs, objects.RefOf(k, o))
 		s.note(k, o)
 		s.noteFields(k, taken)
-		return s.conflict(ctx, k, taken, index[refOf(k, o).key()])
+		return s.conflict(ctx, k, taken, there)
 	})
 	if err != nil {
 		return fmt.Errorf("looking through %s: %w", k, err)
@@ -160,7 +159,7 @@ func (s *surveyor) kind(ctx context.Context, k ResourceKind, index map[key]*entr
 	return nil
 }
 
-func (s *surveyor) leave(left map[string]*LeftOut, k ResourceKind, o *unstructured.Unstructured, why string) {
+func (s *surveyor) leave(left map[string]*LeftOut, k objects.ResourceKind, o *unstructured.Unstructured, why string) {
 	l := left[why]
 	if l == nil {
 		l = &LeftOut{Resource: k.String(), Why: why}
@@ -168,44 +167,44 @@ func (s *surveyor) leave(left map[string]*LeftOut, k ResourceKind, o *unstructur
 	}
 	l.Count++
 	if len(l.Examples) < maxExamples {
-		l.Examples = append(l.Examples, refOf(k, o))
+		l.Examples = append(l.Examples, objects.RefOf(k, o))
 	}
-	if k.is("batch", "Job") && why == runsTwice && !finished(o) && len(s.Twice) < maxNotes {
-		s.Twice = append(s.Twice, Note{refOf(k, o), "is running, and is left to the source"})
+	if k.Is("batch", "Job") && why == copyrules.RunsTwice && !finished(o) && len(s.Twice) < maxNotes {
+		s.Twice = append(s.Twice, objects.Note{Ref: objects.RefOf(k, o), What: "is running, and is left to the source"})
 	}
 }
 
-func (s *surveyor) note(k ResourceKind, o *unstructured.Unstructured) {
-	if k.is("", "Secret") {
-		s.countSecret(refOf(k, o), o)
+func (s *surveyor) note(k objects.ResourceKind, o *unstructured.Unstructured) {
+	if k.Is("", "Secret") {
+		s.countSecret(objects.RefOf(k, o), o)
 	}
 	if what := CloudBound(k, o); what != "" && len(s.Cloud) < maxNotes {
-		s.Cloud = append(s.Cloud, Note{refOf(k, o), what})
+		s.Cloud = append(s.Cloud, objects.Note{Ref: objects.RefOf(k, o), What: what})
 	}
 	s.noteTwice(k, o)
 }
 
-func (s *surveyor) conflict(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured, e *entry) error {
-	ref := refOf(k, taken)
-	if e == nil || e.owned || adopts(k, ref.key()) || len(s.Conflicts) >= maxNotes {
+func (s *surveyor) conflict(ctx context.Context, k objects.ResourceKind, taken *unstructured.Unstructured, there map[objects.Key]bool) error {
+	ref := objects.RefOf(k, taken)
+	if owned, is := there[ref.Key()]; !is || owned || copyrules.Adopts(k, ref.Key()) || len(s.Conflicts) >= maxNotes {
 		return nil
 	}
-	have, err := s.Target.get(ctx, k, ref.key())
+	have, err := s.Target.Read(ctx, k, ref.Key())
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if diffs := s.Rules.differences(k, taken, have); len(diffs) > 0 {
-		s.Conflicts = append(s.Conflicts, Note{ref, fmt.Sprintf("is in the target, and differs in %s", diffs[0].Path)})
+	if diffs := s.Rules.Differences(k, taken, have); len(diffs) > 0 {
+		s.Conflicts = append(s.Conflicts, objects.Note{Ref: ref, What: fmt.Sprintf("is in the target, and differs in %s", diffs[0].Path)})
 	}
 	return nil
 }
 
 func finished(o *unstructured.Unstructured) bool {
-	for _, c := range asSlice(inside(o.Object, "status")["conditions"]) {
-		m := asMap(c)
+	for _, c := range objects.Slice(objects.Inside(o.Object, "status")["conditions"]) {
+		m := objects.Map(c)
 		if (m["type"] == "Complete" || m["type"] == "Failed") && m["status"] == "True" {
 			return true
 		}
@@ -214,12 +213,12 @@ func finished(o *unstructured.Unstructured) bool {
 }
 
 // CloudBound says what outside a cluster an object is tied to; nothing if it is not.
-func CloudBound(k ResourceKind, o *unstructured.Unstructured) string {
-	if k.is("vpcresources.k8s.aws", "SecurityGroupPolicy") {
+func CloudBound(k objects.ResourceKind, o *unstructured.Unstructured) string {
+	if k.Is("vpcresources.k8s.aws", "SecurityGroupPolicy") {
 		return "names security groups"
 	}
-	if k.is("", "Service") && inside(o.Object, "spec")["type"] == "LoadBalancer" {
-		if class, ok := inside(o.Object, "spec")["loadBalancerClass"].(string); ok {
+	if k.Is("", "Service") && objects.Inside(o.Object, "spec")["type"] == "LoadBalancer" {
+		if class, ok := objects.Inside(o.Object, "spec")["loadBalancerClass"].(string); ok {
 			return "has a load balancer of class " + class
 		}
 		return "has a load balancer"
@@ -249,10 +248,10 @@ type SecretCount struct {
 	// Their owner, if it is well known, or else their type.
 	What    string
 	Count   int
-	Example Ref
+	Example objects.Ref
 }
 
-func (s *Inventory) countSecret(ref Ref, o *unstructured.Unstructured) {
+func (s *Inventory) countSecret(ref objects.Ref, o *unstructured.Unstructured) {
 	what := sortOfSecret(o)
 	i := slices.IndexFunc(s.Secrets, func(c SecretCount) bool { return c.What == what })
 	if i < 0 {

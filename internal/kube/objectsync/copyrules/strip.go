@@ -1,4 +1,4 @@
-package objectsync
+package copyrules
 
 import (
 	"slices"
@@ -8,20 +8,21 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // strip removes what one cluster gave an object, finalizers included.
-func (r *CopyRules) strip(k ResourceKind, o *unstructured.Unstructured) {
+func (r *Rules) strip(k objects.ResourceKind, o *unstructured.Unstructured) {
 	for _, field := range []string{
 		"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "ownerReferences", "finalizers",
 		"generateName", "deletionTimestamp", "deletionGracePeriodSeconds",
 	} {
-		drop(o, "metadata", field)
+		objects.Drop(o, "metadata", field)
 	}
-	drop(o, "status")
+	objects.Drop(o, "status")
 	stripMarks(o)
-	if pod := podTemplate(k, o); pod != nil {
-		drop(&unstructured.Unstructured{Object: pod}, "metadata", "creationTimestamp")
+	if pod := objects.PodTemplate(k, o); pod != nil {
+		objects.Drop(&unstructured.Unstructured{Object: pod}, "metadata", "creationTimestamp")
 	}
 	switch k.Group {
 	case "":
@@ -48,10 +49,10 @@ func stripMarks(o *unstructured.Unstructured) {
 			delete(annotations, name)
 		}
 	}
-	setOrDrop(o, "annotations", annotations)
+	objects.SetOrDrop(o, "annotations", annotations)
 	marks := o.GetLabels()
 	delete(marks, v1alpha1.LabelMirror)
-	setOrDrop(o, "labels", marks)
+	objects.SetOrDrop(o, "labels", marks)
 }
 
 func controllersOwn(annotation string) bool {
@@ -67,41 +68,33 @@ func controllersOwn(annotation string) bool {
 		strings.HasPrefix(annotation, "k8s.v1.cni.cncf.io/network-status")
 }
 
-func setOrDrop(o *unstructured.Unstructured, field string, values map[string]string) {
-	if len(values) == 0 {
-		drop(o, "metadata", field)
-		return
-	}
-	_ = unstructured.SetNestedStringMap(o.Object, values, "metadata", field) // fails only if metadata were no object
-}
-
-func (r *CopyRules) stripCore(k ResourceKind, o *unstructured.Unstructured) {
+func (r *Rules) stripCore(k objects.ResourceKind, o *unstructured.Unstructured) {
 	switch k.Kind {
 	case "Namespace":
-		drop(o, "spec") // its finalizers
+		objects.Drop(o, "spec") // its finalizers
 	case "Service":
 		r.stripService(o)
 	case "ServiceAccount":
-		drop(o, "secrets")
+		objects.Drop(o, "secrets")
 	case "PersistentVolumeClaim":
 		// The source keeps what it was made from.
 		for _, field := range []string{"volumeName", "dataSource", "dataSourceRef"} {
-			drop(o, "spec", field)
+			objects.Drop(o, "spec", field)
 		}
 	case "Pod":
-		stripPod(inside(o.Object, "spec"))
+		stripPod(objects.Inside(o.Object, "spec"))
 	}
 }
 
-func (r *CopyRules) stripService(o *unstructured.Unstructured) {
+func (r *Rules) stripService(o *unstructured.Unstructured) {
 	if ip, _, _ := unstructured.NestedString(o.Object, "spec", "clusterIP"); ip != corev1.ClusterIPNone {
-		drop(o, "spec", "clusterIP")
-		drop(o, "spec", "clusterIPs")
+		objects.Drop(o, "spec", "clusterIP")
+		objects.Drop(o, "spec", "clusterIPs")
 	}
 	if r.options.Copy.NodePorts == v1alpha1.NodePortsKeep {
 		return
 	}
-	withoutPorts(o)
+	WithoutPorts(o)
 }
 
 // stripPod takes away what scheduler, admission and kubelet gave a pod that nothing recreates.
@@ -113,33 +106,33 @@ func stripPod(spec map[string]any) {
 		name, _ := item["name"].(string)
 		return strings.HasPrefix(name, "kube-api-access-")
 	}
-	retain(spec, "volumes", func(v map[string]any) bool { return !token(v) })
-	for _, c := range containers(spec) {
-		retain(c, "volumeMounts", func(m map[string]any) bool { return !token(m) })
+	objects.Retain(spec, "volumes", func(v map[string]any) bool { return !token(v) })
+	for _, c := range objects.Containers(spec) {
+		objects.Retain(c, "volumeMounts", func(m map[string]any) bool { return !token(m) })
 	}
 }
 
 func stripClaimTemplates(o *unstructured.Unstructured) {
-	for _, t := range asSlice(inside(o.Object, "spec")["volumeClaimTemplates"]) {
-		m := asMap(t)
+	for _, t := range objects.Slice(objects.Inside(o.Object, "spec")["volumeClaimTemplates"]) {
+		m := objects.Map(t)
 		delete(m, "status")
-		delete(asMap(m["metadata"]), "creationTimestamp")
+		delete(objects.Map(m["metadata"]), "creationTimestamp")
 	}
 }
 
 // stripJob takes away the selector that the API server made of the Job's UID, with its labels.
-func stripJob(k ResourceKind, o *unstructured.Unstructured) {
+func stripJob(k objects.ResourceKind, o *unstructured.Unstructured) {
 	if k.Kind == "CronJob" {
-		drop(o, "spec", "jobTemplate", "metadata", "creationTimestamp")
+		objects.Drop(o, "spec", "jobTemplate", "metadata", "creationTimestamp")
 		return
 	}
 	if manual, _, _ := unstructured.NestedBool(o.Object, "spec", "manualSelector"); manual {
 		return
 	}
-	drop(o, "spec", "selector")
+	objects.Drop(o, "spec", "selector")
 	for _, l := range []string{"controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"} {
-		drop(o, "metadata", "labels", l)
-		drop(o, "spec", "template", "metadata", "labels", l)
+		objects.Drop(o, "metadata", "labels", l)
+		objects.Drop(o, "spec", "template", "metadata", "labels", l)
 	}
 }
 
@@ -152,9 +145,21 @@ func stripBundles(o *unstructured.Unstructured) {
 	if !injected {
 		return
 	}
-	drop(o, "spec", "caBundle")
-	drop(o, "spec", "conversion", "webhook", "clientConfig", "caBundle")
-	for _, w := range asSlice(o.Object["webhooks"]) {
-		delete(inside(asMap(w), "clientConfig"), "caBundle")
+	objects.Drop(o, "spec", "caBundle")
+	objects.Drop(o, "spec", "conversion", "webhook", "clientConfig", "caBundle")
+	for _, w := range objects.Slice(o.Object["webhooks"]) {
+		delete(objects.Inside(objects.Map(w), "clientConfig"), "caBundle")
 	}
+}
+
+// WithoutPorts takes the ports on nodes off a Service, in place.
+func WithoutPorts(o *unstructured.Unstructured) *unstructured.Unstructured {
+	if o.GetKind() != "Service" {
+		return o
+	}
+	objects.Drop(o, "spec", "healthCheckNodePort")
+	for _, p := range objects.Slice(objects.Inside(o.Object, "spec")["ports"]) {
+		delete(objects.Map(p), "nodePort")
+	}
+	return o
 }

@@ -1,8 +1,10 @@
-package objectsync
+package copyrules
 
 import (
 	"cmp"
 	"slices"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // Part of a copy. Contents of volumes are brought between the two.
@@ -38,13 +40,13 @@ const (
 )
 
 // Order sorts kinds so that each comes after what it needs.
-func Order(kinds []ResourceKind) {
-	slices.SortStableFunc(kinds, func(a, b ResourceKind) int {
+func Order(kinds []objects.ResourceKind) {
+	slices.SortStableFunc(kinds, func(a, b objects.ResourceKind) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.String(), b.String()))
 	})
 }
 
-func (p Part) Of(k ResourceKind) bool {
+func (p Part) Of(k objects.ResourceKind) bool {
 	switch p {
 	case Foundations:
 		return rank(k) <= rankClaims
@@ -54,7 +56,7 @@ func (p Part) Of(k ResourceKind) bool {
 	return true
 }
 
-func rank(k ResourceKind) int {
+func rank(k objects.ResourceKind) int {
 	switch k.String() {
 	case "namespaces":
 		return rankNamespaces
