@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/inventory"
@@ -214,7 +215,7 @@ func (j *Job) workloads(ctx context.Context, inventory *services.Inventory) (*ro
 	}
 	state, err := rollout.Load(ctx, j.Deps.Cluster)
 	if err != nil {
-		return state, checks.UnlessForbidden(err)
+		return state, access.UnlessForbidden(err)
 	}
 	state.KnowTakenBack(j.Migration.Status.TakenBack)
 	return state, nil

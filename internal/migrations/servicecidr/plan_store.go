@@ -9,8 +9,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/etcdrelay"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/lease"
@@ -54,7 +54,7 @@ func (j *Job) relayed(ctx context.Context) (*corev1.Pod, error) {
 	}
 	pod, err := etcdrelay.Find(ctx, j.Deps.Cluster)
 	if err != nil || pod == nil || pod.Labels[v1alpha1.LabelMigration] != j.Spec.Name {
-		return nil, checks.UnlessForbidden(err)
+		return nil, access.UnlessForbidden(err)
 	}
 	return pod, nil
 }

@@ -1,4 +1,5 @@
-package checks
+// Package trials asks API servers by dry runs whether they would take the writes to come.
+package trials
 
 import (
 	"context"
@@ -8,12 +9,14 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/admission"
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/cluster"
@@ -62,7 +65,7 @@ func (t *Trier) Bridges() (tasks []func(context.Context) error) {
 		t.Found.Untried = "the user may not create Services"
 		return nil
 	}
-	for _, e := range oneOfEach(withoutBridge(t.Inventory), func(e *services.Entry) string { return e.Service.Namespace }) {
+	for _, e := range oneOfEach(t.Inventory.Unbridged(), func(e *services.Entry) string { return e.Service.Namespace }) {
 		tasks = append(tasks, func(ctx context.Context) error { return t.forms(ctx, e) })
 	}
 	return tasks
@@ -70,13 +73,13 @@ func (t *Trier) Bridges() (tasks []func(context.Context) error) {
 
 func (t *Trier) Others() []func(context.Context) error {
 	tasks := []func(context.Context) error{t.quotas}
-	if t.May("create", networkingGroup, "servicecidrs") {
+	if t.May("create", networkingv1.GroupName, "servicecidrs") {
 		for _, r := range t.Ranges {
 			tasks = append(tasks, func(ctx context.Context) error { return t.addRange(ctx, r) })
 		}
 	}
 	pending := t.Inventory.Pending()
-	if t.May("create", networkingGroup, "ipaddresses") && len(pending) > 0 && !t.Inventory.Bitmap {
+	if t.May("create", networkingv1.GroupName, "ipaddresses") && len(pending) > 0 && !t.Inventory.Bitmap {
 		tasks = append(tasks, func(ctx context.Context) error { return t.reserve(ctx, pending[0]) })
 	}
 	hopping := slices.DeleteFunc(slices.Clone(pending), func(e *services.Entry) bool { return !e.Hops() || e.Position == services.InTransit })
@@ -222,13 +225,6 @@ func oneOfEach(entries []*services.Entry, sort func(*services.Entry) string) []*
 	return out
 }
 
-// unlessGone passes over deleted namespaces and Services, and what UnlessForbidden passes over.
-func unlessGone(err error) error { return client.IgnoreNotFound(UnlessForbidden(err)) }
-
-// UnlessForbidden leaves it to the rights check to say what the user may not do.
-func UnlessForbidden(err error) error {
-	if apierrors.IsForbidden(err) {
-		return nil
-	}
-	return err
-}
+// unlessGone passes over deleted namespaces and Services, and what access.UnlessForbidden passes
+// over.
+func unlessGone(err error) error { return client.IgnoreNotFound(access.UnlessForbidden(err)) }
