@@ -10,6 +10,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -24,7 +25,7 @@ func ofMirror(flags *flag.FlagSet) func(context.Context) error {
 	o := mirror{}
 	flags.IntVar(&o.secrets, "secrets", 31000, "how many Secrets")
 	flags.IntVar(&o.mixed, "mixed", 10000, "how many objects of other kinds")
-	flags.IntVar(&o.parallel, "parallel", objectsync.DefaultParallel, "how many objects are written at once")
+	flags.IntVar(&o.parallel, "parallel", copyrules.DefaultParallel, "how many objects are written at once")
 	return func(ctx context.Context) error {
 		if o.secrets < 1 || o.mixed < 1 || o.parallel < 1 {
 			return errors.New("every number has to be positive")
@@ -94,7 +95,7 @@ func (o mirror) copies(ctx context.Context, source *apitest.Server) (took [2]tim
 		if err != nil {
 			return took, err
 		}
-		if took[i], err = timed(func() error { return o.check(c.Run(ctx, objectsync.All)) }); err != nil {
+		if took[i], err = timed(func() error { return o.check(c.Run(ctx, copyrules.All)) }); err != nil {
 			return took, err
 		}
 	}
@@ -104,7 +105,7 @@ func (o mirror) copies(ctx context.Context, source *apitest.Server) (took [2]tim
 		return took, err
 	}
 	again, err := timed(func() error {
-		r, err := c.Run(ctx, objectsync.All)
+		r, err := c.Run(ctx, copyrules.All)
 		if err == nil && r.Written > 0 {
 			return fmt.Errorf("the second run wrote %d objects", r.Written)
 		}
@@ -134,7 +135,7 @@ func (o mirror) copier(source, target *apitest.Server, kinds v1alpha1.NameFilter
 	if err != nil {
 		return nil, err
 	}
-	rules, err := objectsync.NewRules(objectsync.Options{
+	rules, err := copyrules.New(copyrules.Options{
 		Migration: "bench", Copy: v1alpha1.CopySpec{Kinds: kinds, Parallel: int32(min(o.parallel, 128))},
 	})
 	if err != nil {

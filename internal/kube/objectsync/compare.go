@@ -8,34 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-)
-
-// Difference is one field in which a copy is not what the rules make of the source's object.
-type Difference struct {
-	Ref  Ref
-	Path string
-	// Want is the value by the rules, Have the target's, as JSON; not for Secrets.
-	Want, Have string
-}
-
-func (d Difference) String() string {
-	if d.Path == "" {
-		return fmt.Sprintf("%s: is %s in the target, and should be %s", d.Ref, d.Have, d.Want)
-	}
-	return fmt.Sprintf("%s: %s is %s, and should be %s", d.Ref, d.Path, d.Have, d.Want)
-}
-
-// What Want and Have say of fields and objects.
-const (
-	absent  = "absent"
-	present = "present"
-	hidden  = "(not shown)"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // Parity is how the two sides compare.
 type Parity struct {
 	Compared    int
-	Differences []Difference
+	Differences []copyrules.Difference
 }
 
 func (p *Parity) Equal() bool { return len(p.Differences) == 0 }
@@ -61,9 +41,9 @@ func (c *Copier) Compare(ctx context.Context) (*Parity, error) {
 		}
 	}
 	for _, k := range kinds.Excluded {
-		err := c.Target.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
-			if of := (key{o.Namespace, o.Name}); c.Rules.owns(o) && !adopts(k, of) {
-				p.add(Difference{Ref: of.ref(k), Want: absent, Have: present})
+		err := c.Target.EachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
+			if of := objects.KeyOf(o); c.Rules.Owns(o) && !copyrules.Adopts(k, of) {
+				p.add(copyrules.Difference{Ref: of.Ref(k), Want: copyrules.Absent, Have: copyrules.Present})
 			}
 			return nil
 		})
@@ -72,10 +52,10 @@ func (c *Copier) Compare(ctx context.Context) (*Parity, error) {
 		}
 	}
 	for _, k := range kinds.Missing {
-		err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
-			if c.Rules.whyNot(k, o) == "" {
+		err := c.Source.Each(ctx, k, func(o *unstructured.Unstructured) error {
+			if c.Rules.WhyNot(k, o) == "" {
 				p.Compared++
-				p.add(Difference{Ref: refOf(k, o), Want: present, Have: absent})
+				p.add(copyrules.Difference{Ref: objects.RefOf(k, o), Want: copyrules.Present, Have: copyrules.Absent})
 			}
 			return nil
 		})
@@ -86,12 +66,12 @@ func (c *Copier) Compare(ctx context.Context) (*Parity, error) {
 	return p, nil
 }
 
-func (p *Parity) add(all ...Difference) {
+func (p *Parity) add(all ...copyrules.Difference) {
 	p.Differences = append(p.Differences, all[:min(len(all), maxDifferences-len(p.Differences))]...)
 }
 
 // compareKind walks both sides in the order of names, so that neither is in memory as a whole.
-func (c *Copier) compareKind(ctx context.Context, k ResourceKind, scaled map[Ref]bool, p *Parity) error {
+func (c *Copier) compareKind(ctx context.Context, k objects.ResourceKind, scaled map[objects.Ref]bool, p *Parity) error {
 	source, target := c.Source.stream(ctx, k), c.Target.stream(ctx, k)
 	for {
 		of, more := earlier(source.peek(), target.peek())
@@ -108,13 +88,13 @@ func (c *Copier) compareKind(ctx context.Context, k ResourceKind, scaled map[Ref
 	}
 }
 
-func (c *Copier) comparePair(ctx context.Context, k ResourceKind, from, have *unstructured.Unstructured, scaled map[Ref]bool, p *Parity) {
+func (c *Copier) comparePair(ctx context.Context, k objects.ResourceKind, from, have *unstructured.Unstructured, scaled map[objects.Ref]bool, p *Parity) {
 	var want *unstructured.Unstructured
 	if from != nil {
 		taken, _, err := c.Rules.Take(k, from)
 		if err != nil {
 			p.Compared++
-			p.add(Difference{Ref: refOf(k, from), Want: "what the transforms make of it: " + err.Error(), Have: "not that"})
+			p.add(copyrules.Difference{Ref: objects.RefOf(k, from), Want: "what the transforms make of it: " + err.Error(), Have: "not that"})
 			return
 		}
 		want = taken
@@ -122,26 +102,26 @@ func (c *Copier) comparePair(ctx context.Context, k ResourceKind, from, have *un
 	switch {
 	case want == nil && have == nil:
 	case want == nil:
-		if c.Rules.owns(have) && prunable(k) && !adopts(k, refOf(k, have).key()) {
-			p.add(Difference{Ref: refOf(k, have), Want: absent, Have: present})
+		if c.Rules.Owns(have) && copyrules.Prunable(k) && !copyrules.Adopts(k, objects.RefOf(k, have).Key()) {
+			p.add(copyrules.Difference{Ref: objects.RefOf(k, have), Want: copyrules.Absent, Have: copyrules.Present})
 		}
 	case have == nil:
 		p.Compared++
-		p.add(Difference{Ref: refOf(k, want), Want: present, Have: absent})
-	case !c.Rules.owns(have) && c.Rules.Existing() == v1alpha1.ExistingKeep:
+		p.add(copyrules.Difference{Ref: objects.RefOf(k, want), Want: copyrules.Present, Have: copyrules.Absent})
+	case !c.Rules.Owns(have) && c.Rules.Existing() == v1alpha1.ExistingKeep:
 	default:
 		p.Compared++
-		p.add(c.fields(ctx, k, want, have, scaled[refOf(k, want)])...)
+		p.add(c.fields(ctx, k, want, have, scaled[objects.RefOf(k, want)])...)
 	}
 }
 
 // fields are those that differ. Of what an autoscaler scales, replicas are not asked for.
-func (c *Copier) fields(ctx context.Context, k ResourceKind, want, have *unstructured.Unstructured, scaled bool) []Difference {
+func (c *Copier) fields(ctx context.Context, k objects.ResourceKind, want, have *unstructured.Unstructured, scaled bool) []copyrules.Difference {
 	if scaled {
-		drop(want, "spec", "replicas")
-		drop(have, "spec", "replicas")
+		objects.Drop(want, "spec", "replicas")
+		objects.Drop(have, "spec", "replicas")
 	}
-	diffs := c.Rules.differences(k, want, have)
+	diffs := c.Rules.Differences(k, want, have)
 	if len(diffs) == 0 {
 		return nil
 	}
@@ -149,41 +129,30 @@ func (c *Copier) fields(ctx context.Context, k ResourceKind, want, have *unstruc
 }
 
 // secondOpinion has the target's dry run fill in defaults and webhooks' changes.
-func (c *Copier) secondOpinion(ctx context.Context, k ResourceKind, want, have *unstructured.Unstructured, diffs []Difference) []Difference {
+func (c *Copier) secondOpinion(ctx context.Context, k objects.ResourceKind, want, have *unstructured.Unstructured, diffs []copyrules.Difference) []copyrules.Difference {
 	for _, d := range diffs {
-		if d.Want != absent {
+		if d.Want != copyrules.Absent {
 			return diffs // that is no addition
 		}
 	}
 	trial := want.DeepCopy()
 	trial.SetName(want.GetName() + "-replumb-trial")
-	full, err := c.Target.try(ctx, k, withoutPorts(trial))
+	full, err := c.Target.try(ctx, k, copyrules.WithoutPorts(trial))
 	if err != nil {
 		return diffs
 	}
 	full.SetName(want.GetName())
-	if _, asked := inside(want.Object, "spec")["replicas"]; !asked {
-		drop(full, "spec", "replicas") // the default, of what an autoscaler sets
+	if _, asked := objects.Inside(want.Object, "spec")["replicas"]; !asked {
+		objects.Drop(full, "spec", "replicas") // the default, of what an autoscaler sets
 	}
 	// Ports on nodes were compared before, and the trial got others.
-	return c.Rules.differences(k, withoutPorts(full), withoutPorts(have.DeepCopy()))
+	return c.Rules.Differences(k, copyrules.WithoutPorts(full), copyrules.WithoutPorts(have.DeepCopy()))
 }
 
-func (s *Side) try(ctx context.Context, k ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *Side) try(ctx context.Context, k objects.ResourceKind, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: v1alpha1.FieldManager}
 	if k.Namespaced {
 		return s.objects.Resource(k.GVR()).Namespace(o.GetNamespace()).Create(ctx, o, options)
 	}
 	return s.objects.Resource(k.GVR()).Create(ctx, o, options)
-}
-
-func withoutPorts(o *unstructured.Unstructured) *unstructured.Unstructured {
-	if o.GetKind() != "Service" {
-		return o
-	}
-	drop(o, "spec", "healthCheckNodePort")
-	for _, p := range asSlice(inside(o.Object, "spec")["ports"]) {
-		delete(asMap(p), "nodePort")
-	}
-	return o
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // DefaultPatience is how long what may come right by itself is tried again.
@@ -21,7 +23,7 @@ const DefaultPatience = 2 * time.Minute
 // Copier copies what Rules take from Source to Target.
 type Copier struct {
 	Source, Target *Side
-	Rules          *CopyRules
+	Rules          *copyrules.Rules
 	// Progress, if set, gets how many objects were dealt with, of how many. Calls do not overlap.
 	Progress func(done, total int)
 	// Patience is how long writes that may succeed later are tried again.
@@ -59,13 +61,13 @@ type entry struct {
 // Run copies one part, or all, and deletes copies without an object in the source, except
 // namespaces, definitions and claims. It fails when a side cannot be read; the result has what is
 // wrong with single objects. A Copier makes one run at a time.
-func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
+func (c *Copier) Run(ctx context.Context, part copyrules.Part) (Result, error) {
 	c.result = Result{}
 	kinds, err := FindKinds(ctx, c.Source, c.Target, c.Rules)
 	if err != nil {
 		return c.result, err
 	}
-	var chosen []ResourceKind
+	var chosen []objects.ResourceKind
 	for _, k := range kinds.Copied {
 		if part.Of(k) {
 			chosen = append(chosen, k)
@@ -87,7 +89,7 @@ func (c *Copier) Run(ctx context.Context, part Part) (Result, error) {
 }
 
 // pruneExcluded deletes copies of kinds that are no longer copied, the last of the order first.
-func (c *Copier) pruneExcluded(ctx context.Context, kinds *ResourceKinds, part Part) error {
+func (c *Copier) pruneExcluded(ctx context.Context, kinds *ResourceKinds, part copyrules.Part) error {
 	for _, k := range slices.Backward(kinds.Excluded) {
 		if !part.Of(k) {
 			continue
@@ -103,7 +105,7 @@ func (c *Copier) pruneExcluded(ctx context.Context, kinds *ResourceKinds, part P
 	return nil
 }
 
-func (c *Copier) kind(ctx context.Context, k ResourceKind) error {
+func (c *Copier) kind(ctx context.Context, k objects.ResourceKind) error {
 	index, err := c.index(ctx, k)
 	if err != nil {
 		return err
@@ -119,10 +121,10 @@ func (c *Copier) kind(ctx context.Context, k ResourceKind) error {
 }
 
 // index is what the target has of a kind; nothing, as long as the kind is not served yet.
-func (c *Copier) index(ctx context.Context, k ResourceKind) (map[key]*entry, error) {
-	index := map[key]*entry{}
-	err := c.Target.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
-		index[key{o.Namespace, o.Name}] = c.entry(o)
+func (c *Copier) index(ctx context.Context, k objects.ResourceKind) (map[objects.Key]*entry, error) {
+	index := map[objects.Key]*entry{}
+	err := c.Target.EachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
+		index[objects.KeyOf(o)] = c.entry(o)
 		return nil
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -131,8 +133,18 @@ func (c *Copier) index(ctx context.Context, k ResourceKind) (map[key]*entry, err
 	return index, nil
 }
 
+// Names are those of the objects that the target has of a kind, and whether each is a copy.
+func (c *Copier) Names(ctx context.Context, k objects.ResourceKind) (map[objects.Key]bool, error) {
+	index, err := c.index(ctx, k)
+	names := make(map[objects.Key]bool, len(index))
+	for of, e := range index {
+		names[of] = e.owned
+	}
+	return names, err
+}
+
 func (c *Copier) entry(o metav1.Object) *entry {
-	e := &entry{uid: o.GetUID(), owned: c.Rules.owns(o), asleep: isAsleep(o)}
+	e := &entry{uid: o.GetUID(), owned: c.Rules.Owns(o), asleep: copyrules.IsAsleep(o)}
 	if e.owned {
 		e.copied = o.GetAnnotations()[v1alpha1.AnnotationCopied]
 	}
@@ -140,18 +152,18 @@ func (c *Copier) entry(o metav1.Object) *entry {
 }
 
 // pass reads the source, and writes as it reads. It returns what to try again.
-func (c *Copier) pass(ctx context.Context, k ResourceKind, index map[key]*entry) ([]key, error) {
+func (c *Copier) pass(ctx context.Context, k objects.ResourceKind, index map[objects.Key]*entry) ([]objects.Key, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	objects := make(chan *unstructured.Unstructured)
+	queue := make(chan *unstructured.Unstructured)
 	var mu sync.Mutex
-	var later []key
+	var later []objects.Key
 	var workers sync.WaitGroup
-	for range c.Rules.options.Copy.Parallel {
+	for range c.Rules.Parallel() {
 		workers.Go(func() {
-			for o := range objects {
+			for o := range queue {
 				mu.Lock()
-				e := index[key{o.GetNamespace(), o.GetName()}]
+				e := index[objects.KeyOf(o)]
 				mu.Unlock()
 				done := c.one(ctx, k, o, e)
 				if !done.again || c.hasty {
@@ -159,20 +171,20 @@ func (c *Copier) pass(ctx context.Context, k ResourceKind, index map[key]*entry)
 					continue
 				}
 				mu.Lock()
-				later = append(later, key{o.GetNamespace(), o.GetName()})
+				later = append(later, objects.KeyOf(o))
 				mu.Unlock()
 			}
 		})
 	}
-	err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+	err := c.Source.Each(ctx, k, func(o *unstructured.Unstructured) error {
 		select {
-		case objects <- o:
+		case queue <- o:
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	})
-	close(objects)
+	close(queue)
 	workers.Wait()
 	if err != nil {
 		return nil, fmt.Errorf("reading %s of the source: %w", k, err)
@@ -202,7 +214,7 @@ func (c *Copier) count(o outcome) {
 }
 
 // again tries what failed until it succeeds or patience ends.
-func (c *Copier) again(ctx context.Context, k ResourceKind, index map[key]*entry, later []key) error {
+func (c *Copier) again(ctx context.Context, k objects.ResourceKind, index map[objects.Key]*entry, later []objects.Key) error {
 	patience := c.Patience
 	if patience == 0 {
 		patience = DefaultPatience
@@ -214,7 +226,7 @@ func (c *Copier) again(ctx context.Context, k ResourceKind, index map[key]*entry
 			return err
 		}
 		last := !time.Now().Before(end)
-		var left []key
+		var left []objects.Key
 		for _, of := range later {
 			done := c.retry(ctx, k, of, index)
 			if done.again && !last {
@@ -228,17 +240,17 @@ func (c *Copier) again(ctx context.Context, k ResourceKind, index map[key]*entry
 	return ctx.Err()
 }
 
-func (c *Copier) retry(ctx context.Context, k ResourceKind, of key, index map[key]*entry) outcome {
-	o, err := c.Source.get(ctx, k, of)
+func (c *Copier) retry(ctx context.Context, k objects.ResourceKind, of objects.Key, index map[objects.Key]*entry) outcome {
+	o, err := c.Source.Read(ctx, k, of)
 	if apierrors.IsNotFound(err) {
 		return outcome{what: leftOutOfIt}
 	}
 	if err != nil {
-		return failure(trouble(of.ref(k), "reading", err))
+		return failure(trouble(of.Ref(k), "reading", err))
 	}
 	e, err := c.look(ctx, k, of)
 	if err != nil {
-		return failure(trouble(of.ref(k), "reading", err))
+		return failure(trouble(of.Ref(k), "reading", err))
 	}
 	if e != nil {
 		if index[of] == nil {
@@ -249,8 +261,8 @@ func (c *Copier) retry(ctx context.Context, k ResourceKind, of key, index map[ke
 	return c.one(ctx, k, o, e)
 }
 
-func (c *Copier) look(ctx context.Context, k ResourceKind, of key) (*entry, error) {
-	have, err := c.Target.metaOf(k, of.namespace).Get(ctx, of.name, metav1.GetOptions{})
+func (c *Copier) look(ctx context.Context, k objects.ResourceKind, of objects.Key) (*entry, error) {
+	have, err := c.Target.MetaOf(k, of.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -261,29 +273,24 @@ func (c *Copier) look(ctx context.Context, k ResourceKind, of key) (*entry, erro
 }
 
 // prune deletes copies of what the source no longer has, or no longer has for copying.
-func (c *Copier) prune(ctx context.Context, k ResourceKind, index map[key]*entry) error {
-	if !prunable(k) {
+func (c *Copier) prune(ctx context.Context, k objects.ResourceKind, index map[objects.Key]*entry) error {
+	if !copyrules.Prunable(k) {
 		return nil
 	}
 	for of, e := range index {
-		if !e.owned || e.seen || adopts(k, of) {
+		if !e.owned || e.seen || copyrules.Adopts(k, of) {
 			continue
 		}
 		if err := c.Target.remove(ctx, k, of, e.uid); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			c.result.Errors = append(c.result.Errors, trouble(of.ref(k), "deleting", err))
+			c.result.Errors = append(c.result.Errors, trouble(of.Ref(k), "deleting", err))
 			continue
 		}
 		c.result.Deleted++
 	}
 	return nil
-}
-
-// prunable are kinds that go without taking others, or what is stored, with them.
-func prunable(k ResourceKind) bool {
-	return !k.is("", "Namespace") && !k.is("", "PersistentVolumeClaim") && k.Group != definitions().Group
 }
 
 func wait(ctx context.Context, d time.Duration) error {

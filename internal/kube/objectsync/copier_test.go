@@ -1,6 +1,6 @@
 //go:build apiserver && long
 
-package objectsync
+package objectsync_test
 
 import (
 	"strings"
@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objecttest"
 )
 
 const shopManifests = `apiVersion: v1
@@ -85,7 +87,7 @@ metadata: {name: token, namespace: VAULT, annotations: {kubernetes.io/service-ac
 type: kubernetes.io/service-account-token`
 
 // rich changes nearly all there is to change.
-func rich(o *Options) {
+func rich(o *copyrules.Options) {
 	o.Copy.Registries = []v1alpha1.RegistrySwap{{From: "registry.example.com", To: "registry.mirror.example.com"}}
 	o.Hosts = []v1alpha1.HostAlias{{Name: "shop.example.com", Alias: "shop.mirror.example.com"}}
 	o.Copy.Transforms = []v1alpha1.Transform{{
@@ -109,17 +111,17 @@ func TestRunAndCompare(t *testing.T) {
 	if second.Written != 0 || second.Same != first.Written || second.Deleted != 0 {
 		t.Errorf("second run: %+v", second)
 	}
-	f.gone(f.target, kindOf("v1", "Secret"), f.vault, "token")
+	f.gone(f.target, objecttest.KindOf("v1", "Secret"), f.vault, "token")
 
-	config, secret := kindOf("v1", "ConfigMap"), kindOf("v1", "Secret")
+	config, secret := objecttest.KindOf("v1", "ConfigMap"), objecttest.KindOf("v1", "Secret")
 	f.change(f.target, config, f.shop, "config", func(o *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(o.Object, "other", "data", "b.c")
 	})
 	f.change(f.target, secret, f.shop, "key", func(o *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(o.Object, "b3RoZXI=", "data", "password")
 	})
-	f.remove(f.target, kindOf("v1", "Service"), f.shop, "web")
-	f.remove(f.source, kindOf("policy/v1", "PodDisruptionBudget"), f.shop, "web")
+	f.remove(f.target, objecttest.KindOf("v1", "Service"), f.shop, "web")
+	f.remove(f.source, objecttest.KindOf("policy/v1", "PodDisruptionBudget"), f.shop, "web")
 	got := strings.Join(f.differences(c), "\n")
 	want := strings.NewReplacer("SHOP", f.shop).Replace(`secrets SHOP/key: .data.password is (not shown), and should be (not shown)
 configmaps SHOP/config: .data["b.c"] is "other", and should be "2"
@@ -140,5 +142,5 @@ poddisruptionbudgets.policy SHOP/web: is present in the target, and should be ab
 	if diffs := f.differences(c); len(diffs) > 0 {
 		t.Errorf("differences after all was written again:\n%s", strings.Join(diffs, "\n"))
 	}
-	f.get(f.target, kindOf("v1", "Endpoints"), f.shop, "by-a-controller")
+	f.get(f.target, objecttest.KindOf("v1", "Endpoints"), f.shop, "by-a-controller")
 }

@@ -1,6 +1,6 @@
 //go:build apiserver && long
 
-package objectsync
+package objectsync_test
 
 import (
 	"context"
@@ -12,13 +12,16 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/runonce"
 )
 
 // schedule makes a CronJob that has not run yet.
-func (f *fixture) schedule(s *Side) *batchv1.CronJob {
+func (f *fixture) schedule(s *objectsync.Side) *batchv1.CronJob {
 	f.Helper()
 	pod := corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "c"}},
@@ -40,21 +43,21 @@ func (f *fixture) must(err error) {
 	}
 }
 
-func (f *fixture) cronJob(s *Side) *batchv1.CronJob {
+func (f *fixture) cronJob(s *objectsync.Side) *batchv1.CronJob {
 	f.Helper()
 	job := &batchv1.CronJob{}
 	f.must(s.Get(f.Context(), client.ObjectKey{Namespace: f.shop, Name: "bill"}, job))
 	return job
 }
 
-func (f *fixture) ranAt(s *Side, at time.Time) {
+func (f *fixture) ranAt(s *objectsync.Side, at time.Time) {
 	f.Helper()
 	job := f.cronJob(s)
 	job.Status.LastScheduleTime = &metav1.Time{Time: at}
 	f.must(s.Status().Update(f.Context(), job))
 }
 
-func (f *fixture) counts(s *Side, from time.Time) {
+func (f *fixture) counts(s *objectsync.Side, from time.Time) {
 	f.Helper()
 	if last := f.cronJob(s).Status.LastScheduleTime; last == nil || !last.Time.Equal(from) {
 		f.Errorf("the CronJob counts from %v, want %v", last, from)
@@ -63,18 +66,18 @@ func (f *fixture) counts(s *Side, from time.Time) {
 
 // playController takes out of CronJobs what is said to be active and is not, as the CronJob
 // controller does.
-func (f *fixture) playController(s *Side) {
+func (f *fixture) playController(s *objectsync.Side) {
 	ctx, stop := context.WithCancel(context.Background())
 	var playing sync.WaitGroup
 	playing.Go(func() {
-		for wait(ctx, 20*time.Millisecond) == nil {
+		_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, false, func(ctx context.Context) (bool, error) {
 			job := &batchv1.CronJob{}
-			if err := s.Get(ctx, client.ObjectKey{Namespace: f.shop, Name: "bill"}, job); err != nil || len(job.Status.Active) == 0 {
-				continue
+			if err := s.Get(ctx, client.ObjectKey{Namespace: f.shop, Name: "bill"}, job); err == nil && len(job.Status.Active) > 0 {
+				job.Status.Active = nil
+				_ = s.Status().Update(ctx, job)
 			}
-			job.Status.Active = nil
-			_ = s.Status().Update(ctx, job)
-		}
+			return false, nil
+		})
 	})
 	f.Cleanup(func() { stop(); playing.Wait() })
 }
@@ -91,12 +94,12 @@ func TestRunsAreHandedOver(t *testing.T) {
 	f.playController(f.target)
 	hour := time.Now().Truncate(time.Hour)
 	f.ranAt(f.source, hour.Add(-time.Hour))
-	handOver := func(from, to *Side) {
+	handOver := func(from, to *objectsync.Side) {
 		t.Helper()
-		_, err := c.Rules.Sleep(t.Context(), from)
+		_, err := singletons(c, from).Sleep(t.Context())
 		f.must(err)
-		f.must(c.Rules.Settle(t.Context(), from))
-		_, err = c.Rules.Wake(t.Context(), to, from)
+		f.must(singletons(c, from).Settle(t.Context()))
+		_, err = singletons(c, to).Wake(t.Context(), from)
 		f.must(err)
 		if *f.cronJob(to).Spec.Suspend || !*f.cronJob(from).Spec.Suspend {
 			t.Error("it runs on the wrong side")
@@ -113,7 +116,7 @@ func TestRunsAreHandedOver(t *testing.T) {
 	// A copy that was deleted in the target says nothing of what ran there.
 	handOver(f.source, f.target)
 	f.must(f.target.Delete(t.Context(), f.cronJob(f.target)))
-	_, err := c.Rules.Wake(t.Context(), f.source, f.target)
+	_, err := singletons(c, f.source).Wake(t.Context(), f.target)
 	f.must(err)
 	if last := f.cronJob(f.source).Status.LastScheduleTime; last == nil || time.Since(last.Time) > time.Minute {
 		t.Errorf("the CronJob counts from %v", last)
@@ -126,12 +129,12 @@ func TestLateJobIsSeen(t *testing.T) {
 	f := setup(t)
 	cron := f.schedule(f.source)
 	c := f.copier(nil)
-	_, err := c.Rules.Sleep(t.Context(), f.source)
+	_, err := singletons(c, f.source).Sleep(t.Context())
 	f.must(err)
 	done := make(chan error, 1)
-	go func() { done <- c.Rules.Settle(t.Context(), f.source) }()
+	go func() { done <- singletons(c, f.source).Settle(t.Context()) }()
 	f.eventually("the controller is asked", func() bool { return len(f.cronJob(f.source).Status.Active) == 1 })
-	left, err := c.Rules.Unsettled(t.Context(), f.source)
+	left, err := singletons(c, f.source).Unsettled(t.Context())
 	if err != nil || len(left) != 1 {
 		t.Fatalf("settled although the controller has not answered: %v, %v", left, err)
 	}
@@ -150,11 +153,11 @@ func TestLateJobIsSeen(t *testing.T) {
 	f.playController(f.source)
 	f.must(<-done)
 	f.counts(f.source, due)
-	jobs, err := f.source.JobsByOwner(t.Context())
+	jobs, err := runonce.JobsByOwner(t.Context(), f.source)
 	if err != nil || len(jobs[cron.UID]) != 2 {
 		t.Errorf("jobs %v, %v", jobs[cron.UID], err)
 	}
-	if left, err := c.Rules.Unsettled(t.Context(), f.source); err != nil || len(left) != 0 {
+	if left, err := singletons(c, f.source).Unsettled(t.Context()); err != nil || len(left) != 0 {
 		t.Errorf("unsettled %v, %v", left, err)
 	}
 }

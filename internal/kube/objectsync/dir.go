@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 const clusterDir = "_cluster"
@@ -50,10 +52,10 @@ func (c *Copier) WriteDir(ctx context.Context, dir string, withSecrets bool) (Wr
 		return w, err
 	}
 	var files []string
-	all := append(append([]ResourceKind{}, kinds.Copied...), kinds.Missing...)
-	Order(all)
+	all := append(append([]objects.ResourceKind{}, kinds.Copied...), kinds.Missing...)
+	copyrules.Order(all)
 	for _, k := range all {
-		err := c.Source.each(ctx, k, func(o *unstructured.Unstructured) error {
+		err := c.Source.Each(ctx, k, func(o *unstructured.Unstructured) error {
 			file, err := c.writeOne(root, k, o, withSecrets, &w)
 			if file != "" {
 				files = append(files, file)
@@ -82,25 +84,25 @@ func (e *DirError) Error() string { return fmt.Sprintf("directory %s is not empt
 func (*DirError) Advice() string { return "name one that is empty, or not there yet" }
 
 // writeOne writes the copy of one object, and returns the name of its file; none if it is left out.
-func (c *Copier) writeOne(root *os.Root, k ResourceKind, o *unstructured.Unstructured, withSecrets bool, w *Written) (string, error) {
+func (c *Copier) writeOne(root *os.Root, k objects.ResourceKind, o *unstructured.Unstructured, withSecrets bool, w *Written) (string, error) {
 	taken, why, err := c.Rules.Take(k, o)
 	if why != "" {
 		return "", nil
 	}
 	if err != nil {
-		w.Errors = append(w.Errors, unfit(refOf(k, o), err))
+		w.Errors = append(w.Errors, Unfit(objects.RefOf(k, o), err))
 		return "", nil
 	}
-	if k.secret() && !withSecrets {
+	if k.IsSecret() && !withSecrets {
 		w.Secrets++
 		return "", nil
 	}
 	annotations := taken.GetAnnotations()
 	delete(annotations, v1alpha1.AnnotationCopied) // who applies the files may change them
-	setOrDrop(taken, "annotations", annotations)
+	objects.SetOrDrop(taken, "annotations", annotations)
 	body, err := yaml.Marshal(taken.Object)
 	if err != nil {
-		return "", errors.New(refOf(k, o).String() + " cannot be written as YAML")
+		return "", errors.New(objects.RefOf(k, o).String() + " cannot be written as YAML")
 	}
 	dir := clusterDir
 	if o.GetNamespace() != "" {
@@ -118,6 +120,6 @@ func (c *Copier) writeOne(root *os.Root, k ResourceKind, o *unstructured.Unstruc
 }
 
 // fileName keeps apart kinds of one name in different groups, and avoids colons.
-func fileName(k ResourceKind, o *unstructured.Unstructured) string {
+func fileName(k objects.ResourceKind, o *unstructured.Unstructured) string {
 	return k.String() + "-" + url.QueryEscape(o.GetName()) + ".yaml"
 }

@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // TroubleReason says what kind of trouble there is with an object.
@@ -39,7 +41,7 @@ const (
 
 // ObjectError is what went wrong with one object.
 type ObjectError struct {
-	Ref     Ref
+	Ref     objects.Ref
 	Verb    string
 	Reason  TroubleReason
 	Problem string
@@ -57,7 +59,7 @@ func (e *ObjectError) Advice() string { return e.Hint }
 func (e *ObjectError) Unwrap() error { return e.Err }
 
 // trouble puts an API server's error in words. It is nil if the context ended.
-func trouble(ref Ref, verb string, err error) *ObjectError {
+func trouble(ref objects.Ref, verb string, err error) *ObjectError {
 	e := &ObjectError{Ref: ref, Verb: verb, Reason: ReasonUnavailable, Problem: err.Error(), Err: err}
 	classify(e, err)
 	if ref.Resource == "secrets" {
@@ -66,7 +68,8 @@ func trouble(ref Ref, verb string, err error) *ObjectError {
 	return e
 }
 
-func unfit(ref Ref, err error) *ObjectError {
+// Unfit says that a transform cannot be done to an object.
+func Unfit(ref objects.Ref, err error) *ObjectError {
 	return &ObjectError{
 		Ref: ref, Verb: "copying", Reason: ReasonTransform, Problem: err.Error(), Err: err,
 		Hint: "correct the transform, or have it choose fewer objects",

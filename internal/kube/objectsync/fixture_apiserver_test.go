@@ -1,6 +1,6 @@
 //go:build apiserver && long
 
-package objectsync
+package objectsync_test
 
 import (
 	"context"
@@ -14,6 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
+	"github.com/replumb/replumb/internal/kube/objectsync/objecttest"
+	"github.com/replumb/replumb/internal/kube/objectsync/runonce"
 	"github.com/replumb/replumb/internal/testing/apitest"
 )
 
@@ -30,7 +35,7 @@ func TestMain(m *testing.M) {
 type fixture struct {
 	*testing.T
 
-	source, target *Side
+	source, target *objectsync.Side
 	// shop and vault are namespaces that no other test has.
 	shop, vault string
 }
@@ -40,28 +45,28 @@ func setup(t *testing.T) *fixture {
 	name := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
 	f := &fixture{T: t, shop: name + "-shop", vault: name + "-vault"}
 	var err error
-	if f.source, err = Connect(sourceServer.Get(t).Cluster); err != nil {
+	if f.source, err = objectsync.Connect(sourceServer.Get(t).Cluster); err != nil {
 		t.Fatal(err)
 	}
-	if f.target, err = Connect(targetServer.Get(t).Cluster); err != nil {
+	if f.target, err = objectsync.Connect(targetServer.Get(t).Cluster); err != nil {
 		t.Fatal(err)
 	}
 	for _, ns := range []string{f.shop, f.vault} {
 		f.make(f.source, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ns+"}")
-		t.Cleanup(func() { f.remove(f.source, kindOf("v1", "Namespace"), "", ns) })
-		t.Cleanup(func() { f.remove(f.target, kindOf("v1", "Namespace"), "", ns) })
+		t.Cleanup(func() { f.remove(f.source, objecttest.KindOf("v1", "Namespace"), "", ns) })
+		t.Cleanup(func() { f.remove(f.target, objecttest.KindOf("v1", "Namespace"), "", ns) })
 	}
 	return f
 }
 
 // make creates what is in manifests, in which SHOP and VAULT stand for the test's namespaces.
-func (f *fixture) make(s *Side, manifests string) {
+func (f *fixture) make(s *objectsync.Side, manifests string) {
 	f.Helper()
 	manifests = strings.NewReplacer("SHOP", f.shop, "VAULT", f.vault).Replace(manifests)
 	for _, text := range strings.Split(manifests, "\n---\n") {
-		o := parse(f, text)
-		k := kindOf(o.GetAPIVersion(), o.GetKind())
-		resource := s.objects.Resource(k.GVR())
+		o := objecttest.Parse(f, text)
+		k := objecttest.KindOf(o.GetAPIVersion(), o.GetKind())
+		resource := s.Objects().Resource(k.GVR())
 		var err error
 		if k.Namespaced {
 			_, err = resource.Namespace(o.GetNamespace()).Create(context.Background(), o, metav1.CreateOptions{FieldManager: "someone"})
@@ -74,35 +79,35 @@ func (f *fixture) make(s *Side, manifests string) {
 	}
 }
 
-func (f *fixture) remove(s *Side, k ResourceKind, namespace, name string) {
+func (f *fixture) remove(s *objectsync.Side, k objects.ResourceKind, namespace, name string) {
 	f.Helper()
-	err := s.metaOf(k, namespace).Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))})
+	err := s.MetaOf(k, namespace).Delete(context.Background(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	if err != nil && !apierrors.IsNotFound(err) {
 		f.Error(err)
 	}
 }
 
-func (f *fixture) get(s *Side, k ResourceKind, namespace, name string) *unstructured.Unstructured {
+func (f *fixture) get(s *objectsync.Side, k objects.ResourceKind, namespace, name string) *unstructured.Unstructured {
 	f.Helper()
-	o, err := s.get(context.Background(), k, key{namespace, name})
+	o, err := s.Read(context.Background(), k, objects.Key{Namespace: namespace, Name: name})
 	if err != nil {
 		f.Fatal(err)
 	}
 	return o
 }
 
-func (f *fixture) gone(s *Side, k ResourceKind, namespace, name string) {
+func (f *fixture) gone(s *objectsync.Side, k objects.ResourceKind, namespace, name string) {
 	f.Helper()
-	if _, err := s.get(context.Background(), k, key{namespace, name}); !apierrors.IsNotFound(err) {
+	if _, err := s.Read(context.Background(), k, objects.Key{Namespace: namespace, Name: name}); !apierrors.IsNotFound(err) {
 		f.Errorf("%s %s/%s is there: %v", k, namespace, name, err)
 	}
 }
 
-func (f *fixture) change(s *Side, k ResourceKind, namespace, name string, change func(*unstructured.Unstructured)) {
+func (f *fixture) change(s *objectsync.Side, k objects.ResourceKind, namespace, name string, change func(*unstructured.Unstructured)) {
 	f.Helper()
 	o := f.get(s, k, namespace, name)
 	change(o)
-	if _, err := s.objects.Resource(k.GVR()).
+	if _, err := s.Objects().Resource(k.GVR()).
 		Namespace(namespace).
 		Update(context.Background(), o, metav1.UpdateOptions{FieldManager: "someone"}); err != nil {
 		f.Fatal(err)
@@ -111,22 +116,26 @@ func (f *fixture) change(s *Side, k ResourceKind, namespace, name string, change
 
 // copier copies what is in the test's namespaces, and what is in none only if others cannot be in
 // the way.
-func (f *fixture) copier(change func(*Options)) *Copier {
+func (f *fixture) copier(change func(*copyrules.Options)) *objectsync.Copier {
 	f.Helper()
-	o := Options{Migration: "m", Copy: v1alpha1.CopySpec{Namespaces: v1alpha1.NameFilter{Include: []string{f.shop, f.vault}}}}
+	o := copyrules.Options{Migration: "m", Copy: v1alpha1.CopySpec{Namespaces: v1alpha1.NameFilter{Include: []string{f.shop, f.vault}}}}
 	if change != nil {
 		change(&o)
 	}
-	r, err := NewRules(o)
+	r, err := copyrules.New(o)
 	if err != nil {
 		f.Fatal(err)
 	}
-	return &Copier{Source: f.source, Target: f.target, Rules: r, Patience: 1}
+	return &objectsync.Copier{Source: f.source, Target: f.target, Rules: r, Patience: 1}
 }
 
-func (f *fixture) run(c *Copier) Result {
+func singletons(c *objectsync.Copier, s *objectsync.Side) runonce.Workloads {
+	return runonce.Workloads{Rules: c.Rules, Side: s}
+}
+
+func (f *fixture) run(c *objectsync.Copier) objectsync.Result {
 	f.Helper()
-	result, err := c.Run(context.Background(), All)
+	result, err := c.Run(context.Background(), copyrules.All)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -134,7 +143,7 @@ func (f *fixture) run(c *Copier) Result {
 }
 
 // clean is run for copies that nothing must go wrong with.
-func (f *fixture) clean(c *Copier) Result {
+func (f *fixture) clean(c *objectsync.Copier) objectsync.Result {
 	f.Helper()
 	result := f.run(c)
 	for _, e := range result.Errors {
@@ -143,7 +152,7 @@ func (f *fixture) clean(c *Copier) Result {
 	return result
 }
 
-func (f *fixture) differences(c *Copier) []string {
+func (f *fixture) differences(c *objectsync.Copier) []string {
 	f.Helper()
 	p, err := c.Compare(context.Background())
 	if err != nil {

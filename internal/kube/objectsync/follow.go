@@ -12,12 +12,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 	toolswatch "k8s.io/client-go/tools/watch"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // item is an object that has changed in the source; one without a name is all of its kind.
 type item struct {
-	kind ResourceKind
-	key
+	kind objects.ResourceKind
+	objects.Key
 }
 
 type change struct {
@@ -34,7 +36,7 @@ type Follower struct {
 	mu sync.Mutex
 	// started once the first copy is done and every kind is watched.
 	started bool
-	watched map[ResourceKind]bool
+	watched map[objects.ResourceKind]bool
 	// pending are changes that are not in the target yet, and what keeps those that were tried.
 	pending  map[item]*change
 	troubles map[item]*ObjectError
@@ -49,7 +51,7 @@ func NewFollower(c *Copier) *Follower {
 		copier: c,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[item](soonest, latest)),
-		watched: map[ResourceKind]bool{}, pending: map[item]*change{}, troubles: map[item]*ObjectError{}, again: make(chan struct{}, 1),
+		watched: map[objects.ResourceKind]bool{}, pending: map[item]*change{}, troubles: map[item]*ObjectError{}, again: make(chan struct{}, 1),
 	}
 }
 
@@ -60,7 +62,7 @@ func (f *Follower) Run(ctx context.Context) error {
 	defer f.queue.ShutDown()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for range f.copier.Rules.options.Copy.Parallel {
+	for range f.copier.Rules.Parallel() {
 		all.Go(func() { f.work(ctx) })
 	}
 	const again = time.Minute // for kinds that come without an event of their definition: from aggregated servers, say
@@ -92,7 +94,7 @@ func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 		return err
 	}
 	type beginning struct {
-		kind    ResourceKind
+		kind    objects.ResourceKind
 		version string
 	}
 	var begun []beginning
@@ -124,7 +126,7 @@ func (f *Follower) watchNew(ctx context.Context, all *sync.WaitGroup) error {
 	return nil
 }
 
-func (f *Follower) version(ctx context.Context, k ResourceKind) (string, error) {
+func (f *Follower) version(ctx context.Context, k objects.ResourceKind) (string, error) {
 	list, err := f.copier.Source.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return "", err
@@ -132,14 +134,14 @@ func (f *Follower) version(ctx context.Context, k ResourceKind) (string, error) 
 	return list.ResourceVersion, nil
 }
 
-func (f *Follower) copyAll(ctx context.Context, k ResourceKind) error {
+func (f *Follower) copyAll(ctx context.Context, k objects.ResourceKind) error {
 	f.copier.result, f.copier.hasty = Result{}, true
 	defer func() { f.copier.hasty = false }()
 	if err := f.copier.kind(ctx, k); err != nil {
 		return err
 	}
 	for _, e := range f.copier.result.Errors {
-		i := item{k, e.Ref.key()}
+		i := item{k, e.Ref.Key()}
 		f.mark(i)
 		f.record(i, e)
 		f.queue.AddRateLimited(i)
@@ -148,7 +150,7 @@ func (f *Follower) copyAll(ctx context.Context, k ResourceKind) error {
 }
 
 // follow queues what changes, until the context ends or the kind is no longer served.
-func (f *Follower) follow(ctx context.Context, k ResourceKind, version string) {
+func (f *Follower) follow(ctx context.Context, k objects.ResourceKind, version string) {
 	for ctx.Err() == nil {
 		f.watch(ctx, k, version)
 		if ctx.Err() != nil {
@@ -174,7 +176,7 @@ func (f *Follower) follow(ctx context.Context, k ResourceKind, version string) {
 	}
 }
 
-func (f *Follower) watch(ctx context.Context, k ResourceKind, version string) {
+func (f *Follower) watch(ctx context.Context, k objects.ResourceKind, version string) {
 	w, err := toolswatch.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.AllowWatchBookmarks = true
@@ -190,18 +192,9 @@ func (f *Follower) watch(ctx context.Context, k ResourceKind, version string) {
 		if !ok {
 			continue // an error, after which the watch ends
 		}
-		if event.Type == watch.Bookmark || f.never(k, o) {
+		if event.Type == watch.Bookmark || f.copier.Rules.Never(k, o) {
 			continue
 		}
-		f.enqueue(item{k, key{o.GetNamespace(), o.GetName()}})
+		f.enqueue(item{k, objects.KeyOf(o)})
 	}
-}
-
-// never reports whether an object can never be copied, such as pods of controllers.
-func (f *Follower) never(k ResourceKind, o metav1.Object) bool {
-	switch f.copier.Rules.whyNotMeta(k, o) {
-	case ofItsOwner, ofNoNamespace, everyClusters, ofReplumb:
-		return true
-	}
-	return false
 }

@@ -1,6 +1,6 @@
 //go:build apiserver && long
 
-package objectsync
+package objectsync_test
 
 import (
 	"context"
@@ -10,29 +10,31 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copypreview"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
+	"github.com/replumb/replumb/internal/kube/objectsync/objecttest"
 )
 
 // eventually waits for what comes in its own time.
 func (f *fixture) eventually(what string, holds func() bool) {
 	f.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
-		if holds() {
-			return
-		}
-		if wait(context.Background(), 20*time.Millisecond) != nil {
-			return
-		}
+	err := wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) { return holds(), nil })
+	if err != nil {
+		f.Fatalf("it does not come about that %s", what)
 	}
-	f.Fatalf("it does not come about that %s", what)
 }
 
 func TestFollow(t *testing.T) {
 	f := setup(t)
 	f.make(f.source, shopManifests)
 	c := f.copier(rich)
-	follower := NewFollower(c)
+	follower := objectsync.NewFollower(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- follower.Run(ctx) }()
@@ -46,7 +48,7 @@ func TestFollow(t *testing.T) {
 	if diffs := f.differences(c); len(diffs) > 0 {
 		t.Fatalf("differences:\n%s", strings.Join(diffs, "\n"))
 	}
-	config, deployment := kindOf("v1", "ConfigMap"), kindOf("apps/v1", "Deployment")
+	config, deployment := objecttest.KindOf("v1", "ConfigMap"), objecttest.KindOf("apps/v1", "Deployment")
 	f.change(f.source, config, f.shop, "config", func(o *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(o.Object, "new", "data", "a")
 	})
@@ -54,11 +56,11 @@ func TestFollow(t *testing.T) {
 		_ = unstructured.SetNestedField(o.Object, int64(5), "spec", "replicas")
 	})
 	f.make(f.source, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: added, namespace: VAULT}")
-	f.remove(f.source, kindOf("v1", "Service"), f.shop, "headless")
+	f.remove(f.source, objecttest.KindOf("v1", "Service"), f.shop, "headless")
 	changed := time.Now()
 	f.eventually("changes are followed", func() bool { return follower.CaughtUp() && len(f.differences(c)) == 0 })
 	t.Logf("four changes followed, and seen to be by comparison, after %s", time.Since(changed))
-	f.gone(f.target, kindOf("v1", "Service"), f.shop, "headless")
+	f.gone(f.target, objecttest.KindOf("v1", "Service"), f.shop, "headless")
 	replicas, _, _ := unstructured.NestedInt64(f.get(f.target, deployment, f.shop, "web").Object, "spec", "replicas")
 	if replicas != 5 {
 		t.Errorf("the copy has %d replicas", replicas)
@@ -74,7 +76,7 @@ func TestFollowTrouble(t *testing.T) {
 	f.make(f.target, "apiVersion: v1\nkind: Namespace\nmetadata: {name: SHOP, labels: {replumb.dev/mirror: m}}")
 	f.make(f.target, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: SHOP}\ndata: {a: target}")
 	c := f.copier(nil)
-	follower := NewFollower(c)
+	follower := objectsync.NewFollower(c)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- follower.Run(ctx) }()
@@ -87,10 +89,10 @@ func TestFollowTrouble(t *testing.T) {
 	f.eventually("the first copy is done", follower.CaughtUp)
 	f.make(f.source, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: SHOP}\ndata: {a: source}")
 	f.eventually("trouble is told", func() bool { return len(follower.Troubles()) == 1 })
-	if follower.CaughtUp() || follower.Lag() == 0 || follower.Troubles()[0].Reason != ReasonExists {
+	if follower.CaughtUp() || follower.Lag() == 0 || follower.Troubles()[0].Reason != objectsync.ReasonExists {
 		t.Errorf("settled %v, lag %s, %v", follower.CaughtUp(), follower.Lag(), follower.Troubles())
 	}
-	f.remove(f.target, kindOf("v1", "ConfigMap"), f.shop, "c")
+	f.remove(f.target, objecttest.KindOf("v1", "ConfigMap"), f.shop, "c")
 	f.eventually("it is copied", follower.CaughtUp)
 	if diffs := f.differences(c); len(diffs) > 0 {
 		t.Errorf("differences: %v", diffs)
@@ -100,11 +102,11 @@ func TestFollowTrouble(t *testing.T) {
 func TestSleepAndWake(t *testing.T) {
 	f := setup(t)
 	f.make(f.source, shopManifests)
-	once := func(o *Options) { o.Singletons.Workloads = []string{"deployment/" + f.shop + "/web"} }
+	once := func(o *copyrules.Options) { o.Singletons.Workloads = []string{"deployment/" + f.shop + "/web"} }
 	c := f.copier(once)
 	f.clean(c)
-	cron, deployment := kindOf("batch/v1", "CronJob"), kindOf("apps/v1", "Deployment")
-	runs := func(s *Side, suspended bool, replicas int64) {
+	cron, deployment := objecttest.KindOf("batch/v1", "CronJob"), objecttest.KindOf("apps/v1", "Deployment")
+	runs := func(s *objectsync.Side, suspended bool, replicas int64) {
 		t.Helper()
 		suspend, _, _ := unstructured.NestedBool(f.get(s, cron, f.shop, "report").Object, "spec", "suspend")
 		n, _, _ := unstructured.NestedInt64(f.get(s, deployment, f.shop, "web").Object, "spec", "replicas")
@@ -113,22 +115,22 @@ func TestSleepAndWake(t *testing.T) {
 		}
 	}
 	ctx := context.Background()
-	step := func(do func(context.Context, *Side) ([]Ref, error), s *Side, want int) {
+	step := func(do func(context.Context) ([]objects.Ref, error), want int) {
 		t.Helper()
-		changed, err := do(ctx, s)
+		changed, err := do(ctx)
 		if err != nil || len(changed) != want {
 			t.Errorf("changed %v, %v; want %d", changed, err, want)
 		}
 	}
 	runs(f.source, false, 3)
 	runs(f.target, true, 0)
-	step(c.Rules.Sleep, f.target, 0)
-	step(c.Rules.Sleep, f.source, 2)
-	step(c.Rules.Sleep, f.source, 0)
+	step(singletons(c, f.target).Sleep, 0)
+	step(singletons(c, f.source).Sleep, 2)
+	step(singletons(c, f.source).Sleep, 0)
 	runs(f.source, true, 0)
-	wake := func(s, other *Side, want int) {
+	wake := func(s, other *objectsync.Side, want int) {
 		t.Helper()
-		step(func(ctx context.Context, s *Side) ([]Ref, error) { return c.Rules.Wake(ctx, s, other) }, s, want)
+		step(func(ctx context.Context) ([]objects.Ref, error) { return singletons(c, s).Wake(ctx, other) }, want)
 	}
 	wake(f.target, f.source, 2)
 	wake(f.target, f.source, 0)
@@ -137,13 +139,13 @@ func TestSleepAndWake(t *testing.T) {
 		t.Errorf("differences: %v", diffs)
 	}
 	// A run that goes on after names have moved lets them run.
-	f.clean(f.copier(func(o *Options) { once(o); o.Awake = true }))
+	f.clean(f.copier(func(o *copyrules.Options) { once(o); o.Awake = true }))
 	runs(f.target, false, 3)
-	asleep, running, err := c.Rules.Asleep(ctx, f.source)
+	asleep, running, err := singletons(c, f.source).Asleep(ctx)
 	if err != nil || len(asleep) != 2 || len(running) != 0 {
 		t.Errorf("asleep %v, running %v, %v", asleep, running, err)
 	}
-	step(c.Rules.Sleep, f.target, 2)
+	step(singletons(c, f.target).Sleep, 2)
 	wake(f.source, f.target, 2)
 	runs(f.source, false, 3)
 	runs(f.target, true, 0)
@@ -151,7 +153,7 @@ func TestSleepAndWake(t *testing.T) {
 	wake(f.target, f.source, 2)
 	f.clean(c)
 	runs(f.target, true, 0)
-	for _, s := range []*Side{f.source} {
+	for _, s := range []*objectsync.Side{f.source} {
 		if _, left := f.get(s, cron, f.shop, "report").GetAnnotations()[v1alpha1.AnnotationSuspend]; left {
 			t.Error("an annotation is left")
 		}
@@ -198,14 +200,14 @@ subjects: [{kind: ServiceAccount, name: elected, namespace: SHOP}]`)
 	t.Cleanup(func() {
 		f.change(
 			f.source,
-			kindOf("v1", "PersistentVolumeClaim"),
+			objecttest.KindOf("v1", "PersistentVolumeClaim"),
 			f.shop,
 			"data",
 			func(o *unstructured.Unstructured) { o.SetFinalizers(nil) },
 		)
-		f.remove(f.source, kindOf("v1", "PersistentVolumeClaim"), f.shop, "data")
+		f.remove(f.source, objecttest.KindOf("v1", "PersistentVolumeClaim"), f.shop, "data")
 	})
-	s, err := f.copier(nil).Inventory(context.Background())
+	s, err := copypreview.Of(context.Background(), f.copier(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +225,7 @@ subjects: [{kind: ServiceAccount, name: elected, namespace: SHOP}]`)
 	}
 	found := false
 	for _, l := range s.LeftOut {
-		found = found || (l.Resource == "secrets" && l.Why == ofAnAccount && l.Count == 1 && len(l.Examples) == 1)
+		found = found || (l.Resource == "secrets" && l.Why == copyrules.OfAnAccount && l.Count == 1 && len(l.Examples) == 1)
 	}
 	if !found {
 		t.Errorf("left out: %+v", s.LeftOut)
@@ -240,7 +242,7 @@ func TestUnready(t *testing.T) {
 kind: Pod
 metadata: {name: web-1, namespace: SHOP, labels: {app: web}}
 spec: {serviceAccountName: web, automountServiceAccountToken: false, containers: [{name: web, image: gone}]}`)
-	k := kindOf("v1", "Pod")
+	k := objecttest.KindOf("v1", "Pod")
 	t.Cleanup(func() { f.remove(f.target, k, f.shop, "web-1") })
 	p := f.get(f.target, k, f.shop, "web-1")
 	p.Object["status"] = map[string]any{"containerStatuses": []any{map[string]any{

@@ -8,6 +8,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 func (f *Follower) enqueue(i item) {
@@ -73,19 +76,19 @@ func (f *Follower) finish(i item, times int) {
 
 func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 	c := f.copier
-	if i.name == "" {
+	if i.Name == "" {
 		return f.recheck(ctx, i.kind)
 	}
-	ref := i.ref(i.kind)
-	e, err := c.look(ctx, i.kind, i.key)
+	ref := i.Ref(i.kind)
+	e, err := c.look(ctx, i.kind, i.Key)
 	if err != nil {
 		return trouble(ref, "reading", err)
 	}
-	o, err := c.Source.get(ctx, i.kind, i.key)
+	o, err := c.Source.Read(ctx, i.kind, i.Key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return trouble(ref, "reading", err)
 	}
-	if i.kind.Group == definitions().Group {
+	if i.kind.Group == objects.Definitions().Group {
 		defer f.lookAgain()
 	}
 	done := outcome{what: leftOutOfIt}
@@ -95,25 +98,25 @@ func (f *Follower) deal(ctx context.Context, i item) *ObjectError {
 	if done.what != leftOutOfIt {
 		return done.err
 	}
-	if e == nil || !e.owned || !prunable(i.kind) || adopts(i.kind, i.key) {
+	if e == nil || !e.owned || !copyrules.Prunable(i.kind) || copyrules.Adopts(i.kind, i.Key) {
 		return nil
 	}
-	if err := c.Target.remove(ctx, i.kind, i.key, e.uid); err != nil {
+	if err := c.Target.remove(ctx, i.kind, i.Key, e.uid); err != nil {
 		return trouble(ref, "deleting", err)
 	}
 	return nil
 }
 
-func (f *Follower) recheck(ctx context.Context, k ResourceKind) *ObjectError {
+func (f *Follower) recheck(ctx context.Context, k objects.ResourceKind) *ObjectError {
 	for _, s := range []*Side{f.copier.Source, f.copier.Target} {
-		err := s.eachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
-			if !f.never(k, o) {
-				f.enqueue(item{k, key{o.Namespace, o.Name}})
+		err := s.EachMeta(ctx, k, "", func(o *metav1.PartialObjectMetadata) error {
+			if !f.copier.Rules.Never(k, o) {
+				f.enqueue(item{k, objects.KeyOf(o)})
 			}
 			return nil
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return trouble(Ref{Resource: k.String(), Name: "*"}, "reading", err)
+			return trouble(objects.Ref{Resource: k.String(), Name: "*"}, "reading", err)
 		}
 	}
 	return nil

@@ -1,5 +1,6 @@
-// Package objectsync copies objects of one cluster into another and compares them. Rules decide
-// what is copied and how it is changed, a Copier writes, compares and follows.
+// Package objectsync copies objects of one cluster into another, compares them and follows changes.
+// Its rooms decide what is copied (copyrules), look ahead (copypreview), and have in one cluster
+// what must not run in both (runonce).
 package objectsync
 
 import (
@@ -14,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 type served struct {
@@ -49,19 +53,19 @@ func (s *Side) served() (*served, error) {
 
 // ResourceKinds are copied in this order, each in the source's preferred version that both serve.
 type ResourceKinds struct {
-	Copied []ResourceKind
+	Copied []objects.ResourceKind
 	// Missing are kinds that the target does not serve, even with all definitions copied.
-	Missing []ResourceKind
+	Missing []objects.ResourceKind
 	// LeftOut are kinds no object of which is copied, with the reason.
 	LeftOut map[string]string
 	// Excluded are those of LeftOut that spec.mirror.copy.kinds leaves out, and that the target
 	// serves: it may have copies from before.
-	Excluded []ResourceKind
+	Excluded []objects.ResourceKind
 	Broken   []string
 }
 
 // FindKinds asks both sides what they serve.
-func FindKinds(ctx context.Context, source, target *Side, r *CopyRules) (*ResourceKinds, error) {
+func FindKinds(ctx context.Context, source, target *Side, r *copyrules.Rules) (*ResourceKinds, error) {
 	from, err := source.served()
 	if err != nil {
 		return nil, err
@@ -81,20 +85,20 @@ func FindKinds(ctx context.Context, source, target *Side, r *CopyRules) (*Resour
 		}
 	}
 	slices.Sort(found.Broken)
-	defined, err := source.defined(ctx, r)
+	defined, err := source.Defined(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	for _, g := range from.groups {
 		found.add(r, g, from, to, foreign, defined)
 	}
-	Order(found.Copied)
-	Order(found.Missing)
-	Order(found.Excluded)
+	copyrules.Order(found.Copied)
+	copyrules.Order(found.Missing)
+	copyrules.Order(found.Excluded)
 	return found, nil
 }
 
-func (f *ResourceKinds) add(r *CopyRules, g *metav1.APIGroup, from, to *served, foreign, defined map[string]bool) {
+func (f *ResourceKinds) add(r *copyrules.Rules, g *metav1.APIGroup, from, to *served, foreign, defined map[string]bool) {
 	done := map[string]bool{}
 	versions := []string{g.PreferredVersion.Version}
 	for _, v := range g.Versions {
@@ -110,7 +114,7 @@ func (f *ResourceKinds) add(r *CopyRules, g *metav1.APIGroup, from, to *served, 
 					continue
 				}
 				done[name] = true
-				k := ResourceKind{Group: g.Name, Version: version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
+				k := objects.ResourceKind{Group: g.Name, Version: version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
 				f.sort(k, r.Kind(k), there, foreign[gv.String()], defined[k.String()])
 			}
 		}
@@ -119,8 +123,8 @@ func (f *ResourceKinds) add(r *CopyRules, g *metav1.APIGroup, from, to *served, 
 
 // sort puts a kind where it belongs: why is for what reason it is left out, there that the target
 // serves it, foreign that another API server has it, defined that its definition is copied.
-func (f *ResourceKinds) sort(k ResourceKind, why string, there, foreign, defined bool) {
-	if why == ofNoKind && there && prunable(k) {
+func (f *ResourceKinds) sort(k objects.ResourceKind, why string, there, foreign, defined bool) {
+	if why == copyrules.OfNoKind && there && copyrules.Prunable(k) {
 		f.Excluded = append(f.Excluded, k)
 	}
 	switch {
@@ -145,10 +149,10 @@ func copyable(r metav1.APIResource) bool {
 }
 
 func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
-	services := ResourceKind{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+	services := objects.ResourceKind{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 	all := map[string]bool{}
-	err := s.each(ctx, services, func(o *unstructured.Unstructured) error {
-		within := inside(o.Object, "spec")
+	err := s.Each(ctx, services, func(o *unstructured.Unstructured) error {
+		within := objects.Inside(o.Object, "spec")
 		if within["service"] != nil {
 			group, _ := within["group"].(string)
 			version, _ := within["version"].(string)
@@ -162,19 +166,11 @@ func (s *Side) foreign(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-// Services are the kind.
-func Services() ResourceKind {
-	return ResourceKind{Version: "v1", Kind: "Service", Resource: "services", Namespaced: true}
-}
-
-func definitions() ResourceKind {
-	return ResourceKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition", Resource: "customresourcedefinitions"}
-}
-
-func (s *Side) defined(ctx context.Context, r *CopyRules) (map[string]bool, error) {
+// Defined are the definitions of a side that are copied, by name.
+func (s *Side) Defined(ctx context.Context, r *copyrules.Rules) (map[string]bool, error) {
 	all := map[string]bool{}
-	err := s.each(ctx, definitions(), func(o *unstructured.Unstructured) error {
-		if r.whyNot(definitions(), o) == "" {
+	err := s.Each(ctx, objects.Definitions(), func(o *unstructured.Unstructured) error {
+		if r.WhyNot(objects.Definitions(), o) == "" {
 			all[o.GetName()] = true
 		}
 		return nil
@@ -185,7 +181,7 @@ func (s *Side) defined(ctx context.Context, r *CopyRules) (map[string]bool, erro
 	return all, nil
 }
 
-func (s *Side) Reads(r *CopyRules) ([]schema.GroupResource, error) {
+func (s *Side) Reads(r *copyrules.Rules) ([]schema.GroupResource, error) {
 	all, err := s.served()
 	if err != nil {
 		return nil, err
@@ -193,13 +189,13 @@ func (s *Side) Reads(r *CopyRules) ([]schema.GroupResource, error) {
 	seen := map[schema.GroupResource]bool{}
 	for gv, kinds := range all.kinds {
 		for name, res := range kinds {
-			k := ResourceKind{Group: gv.Group, Version: gv.Version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
+			k := objects.ResourceKind{Group: gv.Group, Version: gv.Version, Kind: res.Kind, Resource: name, Namespaced: res.Namespaced}
 			if copyable(res) && r.Kind(k) == "" {
 				seen[gv.WithResource(name).GroupResource()] = true
 			}
 		}
 	}
-	for _, always := range []ResourceKind{definitions(), {Group: "apiregistration.k8s.io", Resource: "apiservices"}} {
+	for _, always := range []objects.ResourceKind{objects.Definitions(), {Group: "apiregistration.k8s.io", Resource: "apiservices"}} {
 		seen[always.GVR().GroupResource()] = true
 	}
 	out := slices.Collect(maps.Keys(seen))
@@ -207,52 +203,4 @@ func (s *Side) Reads(r *CopyRules) ([]schema.GroupResource, error) {
 		return strings.Compare(a.Group+"/"+a.Resource, b.Group+"/"+b.Resource)
 	})
 	return out, nil
-}
-
-// ResourceKind is one kind of object, in the version that it is copied in.
-type ResourceKind struct {
-	Group, Version string
-	// ResourceKind such as Deployment, and Resource such as deployments.
-	Kind, Resource string
-	Namespaced     bool
-}
-
-func (k ResourceKind) String() string {
-	if k.Group == "" {
-		return k.Resource
-	}
-	return k.Resource + "." + k.Group
-}
-
-func (k ResourceKind) GVR() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: k.Group, Version: k.Version, Resource: k.Resource}
-}
-
-func (k ResourceKind) is(group, kind string) bool { return k.Group == group && k.Kind == kind }
-
-func (k ResourceKind) secret() bool { return k.is("", "Secret") }
-
-// Ref is one object.
-type Ref struct {
-	Resource        string
-	Namespace, Name string
-}
-
-func (r Ref) String() string {
-	if r.Namespace == "" {
-		return r.Resource + " " + r.Name
-	}
-	return r.Resource + " " + r.Namespace + "/" + r.Name
-}
-
-func (r Ref) key() key { return key{r.Namespace, r.Name} }
-
-func refOf(k ResourceKind, o *unstructured.Unstructured) Ref {
-	return Ref{Resource: k.String(), Namespace: o.GetNamespace(), Name: o.GetName()}
-}
-
-type key struct{ namespace, name string }
-
-func (k key) ref(of ResourceKind) Ref {
-	return Ref{Resource: of.String(), Namespace: k.namespace, Name: k.name}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 const pageSize = 500
@@ -47,7 +48,7 @@ func Connect(c *cluster.Cluster) (*Side, error) {
 	return s, nil
 }
 
-func (s *Side) each(ctx context.Context, k ResourceKind, do func(*unstructured.Unstructured) error) error {
+func (s *Side) Each(ctx context.Context, k objects.ResourceKind, do func(*unstructured.Unstructured) error) error {
 	return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.objects.Resource(k.GVR()).List(ctx, o)
 		if err != nil {
@@ -57,7 +58,7 @@ func (s *Side) each(ctx context.Context, k ResourceKind, do func(*unstructured.U
 	})
 }
 
-func (s *Side) eachMeta(ctx context.Context, k ResourceKind, labels string, do func(*metav1.PartialObjectMetadata) error) error {
+func (s *Side) EachMeta(ctx context.Context, k objects.ResourceKind, labels string, do func(*metav1.PartialObjectMetadata) error) error {
 	return pages(ctx, metav1.ListOptions{LabelSelector: labels}, func(ctx context.Context, o metav1.ListOptions) (string, error) {
 		list, err := s.meta.Resource(k.GVR()).List(ctx, o)
 		if err != nil {
@@ -95,7 +96,7 @@ func pages(ctx context.Context, o metav1.ListOptions, next func(context.Context,
 	}
 }
 
-func (s *Side) count(ctx context.Context, k ResourceKind) (int, error) {
+func (s *Side) count(ctx context.Context, k objects.ResourceKind) (int, error) {
 	list, err := s.meta.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return 0, err
@@ -107,14 +108,14 @@ func (s *Side) count(ctx context.Context, k ResourceKind) (int, error) {
 	return n, nil
 }
 
-func (s *Side) get(ctx context.Context, k ResourceKind, of key) (*unstructured.Unstructured, error) {
+func (s *Side) Read(ctx context.Context, k objects.ResourceKind, of objects.Key) (*unstructured.Unstructured, error) {
 	if k.Namespaced {
-		return s.objects.Resource(k.GVR()).Namespace(of.namespace).Get(ctx, of.name, metav1.GetOptions{})
+		return s.objects.Resource(k.GVR()).Namespace(of.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
 	}
-	return s.objects.Resource(k.GVR()).Get(ctx, of.name, metav1.GetOptions{})
+	return s.objects.Resource(k.GVR()).Get(ctx, of.Name, metav1.GetOptions{})
 }
 
-func (s *Side) metaOf(k ResourceKind, namespace string) metadata.ResourceInterface {
+func (s *Side) MetaOf(k objects.ResourceKind, namespace string) metadata.ResourceInterface {
 	if k.Namespaced {
 		return s.meta.Resource(k.GVR()).Namespace(namespace)
 	}
@@ -122,14 +123,14 @@ func (s *Side) metaOf(k ResourceKind, namespace string) metadata.ResourceInterfa
 }
 
 // apply writes by server-side apply. Of the answer only the metadata comes back.
-func (s *Side) apply(ctx context.Context, k ResourceKind, of key, body []byte, force bool) (*metav1.PartialObjectMetadata, error) {
-	return s.metaOf(k, of.namespace).Patch(ctx, of.name, types.ApplyPatchType, body,
+func (s *Side) apply(ctx context.Context, k objects.ResourceKind, of objects.Key, body []byte, force bool) (*metav1.PartialObjectMetadata, error) {
+	return s.MetaOf(k, of.Namespace).Patch(ctx, of.Name, types.ApplyPatchType, body,
 		metav1.PatchOptions{FieldManager: v1alpha1.FieldManager, Force: &force})
 }
 
 // remove deletes the very object that was looked at, if it is still there.
-func (s *Side) remove(ctx context.Context, k ResourceKind, of key, uid types.UID) error {
-	err := s.metaOf(k, of.namespace).Delete(ctx, of.name, metav1.DeleteOptions{
+func (s *Side) remove(ctx context.Context, k objects.ResourceKind, of objects.Key, uid types.UID) error {
+	err := s.MetaOf(k, of.Namespace).Delete(ctx, of.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: ptr(metav1.DeletePropagationBackground),
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {

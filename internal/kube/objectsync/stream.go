@@ -8,6 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // stream is the objects of a kind in the order of their names, a page of them at a time.
@@ -19,7 +21,7 @@ type stream struct {
 	err  error
 }
 
-func (s *Side) stream(ctx context.Context, k ResourceKind) *stream {
+func (s *Side) stream(ctx context.Context, k objects.ResourceKind) *stream {
 	return &stream{next: func(more string) (*unstructured.UnstructuredList, error) {
 		return s.objects.Resource(k.GVR()).List(ctx, metav1.ListOptions{Limit: pageSize, Continue: more})
 	}}
@@ -77,16 +79,16 @@ func earlier(a, b *unstructured.Unstructured) (of string, more bool) {
 	return min(place(a), place(b)), true
 }
 
-func (s *Side) scaled(ctx context.Context) (map[Ref]bool, error) {
-	all := map[Ref]bool{}
-	k := ResourceKind{Group: "autoscaling", Version: autoscalingv2.SchemeGroupVersion.Version, Resource: "horizontalpodautoscalers"}
+func (s *Side) scaled(ctx context.Context) (map[objects.Ref]bool, error) {
+	all := map[objects.Ref]bool{}
+	k := objects.ResourceKind{Group: "autoscaling", Version: autoscalingv2.SchemeGroupVersion.Version, Resource: "horizontalpodautoscalers"}
 	resources := map[string]string{"Deployment": "deployments.apps", "StatefulSet": "statefulsets.apps", "ReplicaSet": "replicasets.apps"}
-	err := s.each(ctx, k, func(o *unstructured.Unstructured) error {
-		of := inside(o.Object, "spec", "scaleTargetRef")
+	err := s.Each(ctx, k, func(o *unstructured.Unstructured) error {
+		of := objects.Inside(o.Object, "spec", "scaleTargetRef")
 		kind, _ := of["kind"].(string)
 		name, _ := of["name"].(string)
 		if resource := resources[kind]; resource != "" {
-			all[Ref{Resource: resource, Namespace: o.GetNamespace(), Name: name}] = true
+			all[objects.Ref{Resource: resource, Namespace: o.GetNamespace(), Name: name}] = true
 		}
 		return nil
 	})

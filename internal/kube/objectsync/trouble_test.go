@@ -1,6 +1,6 @@
 //go:build apiserver && long
 
-package objectsync
+package objectsync_test
 
 import (
 	"context"
@@ -16,11 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copypreview"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objecttest"
 )
 
 const secretValue = "do-not-show-this"
 
-func (f *fixture) only(result Result, reason TroubleReason, words ...string) {
+func (f *fixture) only(result objectsync.Result, reason objectsync.TroubleReason, words ...string) {
 	f.Helper()
 	if len(result.Errors) != 1 {
 		f.Fatalf("errors: %v", result.Errors)
@@ -44,20 +48,20 @@ func TestExisting(t *testing.T) {
 	f.make(f.target, "apiVersion: v1\nkind: Namespace\nmetadata: {name: SHOP}")
 	f.make(f.target, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: SHOP}\ndata: {a: target, b: target}")
 	f.make(f.target, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: equal, namespace: SHOP}\ndata: {a: both}")
-	config := kindOf("v1", "ConfigMap")
+	config := objecttest.KindOf("v1", "ConfigMap")
 	before := f.get(f.target, config, f.shop, "c").GetResourceVersion()
 
 	c := f.copier(nil)
-	s, err := c.Inventory(context.Background())
+	s, err := copypreview.Of(context.Background(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Conflicts) != 1 || s.Conflicts[0].Ref.Name != "c" || !strings.Contains(s.Conflicts[0].What, ".data.a") {
 		t.Errorf("conflicts: %v", s.Conflicts)
 	}
-	f.only(f.run(c), ReasonExists, f.shop+"/c", ".data.a", "spec.mirror.copy.existing")
+	f.only(f.run(c), objectsync.ReasonExists, f.shop+"/c", ".data.a", "spec.mirror.copy.existing")
 
-	keep := f.copier(func(o *Options) { o.Copy.Existing = v1alpha1.ExistingKeep })
+	keep := f.copier(func(o *copyrules.Options) { o.Copy.Existing = v1alpha1.ExistingKeep })
 	if r := f.clean(keep); r.Kept != 3 { // the namespace too
 		t.Errorf("with Keep: %+v", r)
 	}
@@ -68,13 +72,13 @@ func TestExisting(t *testing.T) {
 		t.Error("the target's own was written to")
 	}
 
-	f.clean(f.copier(func(o *Options) { o.Copy.Existing = v1alpha1.ExistingOverwrite }))
+	f.clean(f.copier(func(o *copyrules.Options) { o.Copy.Existing = v1alpha1.ExistingOverwrite }))
 	after := f.get(f.target, config, f.shop, "c")
 	if a, _, _ := unstructured.NestedString(after.Object, "data", "a"); a != "source" || after.GetLabels()[v1alpha1.LabelMirror] != "m" {
 		t.Errorf("with Overwrite: %v", after.Object)
 	}
 	// Copies of one migration are not another's.
-	other := f.copier(func(o *Options) { o.Migration = "other" })
+	other := f.copier(func(o *copyrules.Options) { o.Migration = "other" })
 	f.change(f.source, config, f.shop, "c", func(o *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(o.Object, "new", "data", "a")
 	})
@@ -90,10 +94,10 @@ func TestMadeMeanwhile(t *testing.T) {
 	f.make(f.target, "apiVersion: v1\nkind: Namespace\nmetadata: {name: SHOP}")
 	f.make(f.target, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: SHOP}\ndata: {a: both}")
 	c := f.copier(nil)
-	config := kindOf("v1", "ConfigMap")
-	got := c.one(context.Background(), config, f.get(f.source, config, f.shop, "c"), nil)
-	if got.err == nil || got.err.Reason != ReasonExists {
-		t.Errorf("got %+v", got.err)
+	config := objecttest.KindOf("v1", "ConfigMap")
+	got := c.Once(context.Background(), config, f.get(f.source, config, f.shop, "c"))
+	if got == nil || got.Reason != objectsync.ReasonExists {
+		t.Errorf("got %+v", got)
 	}
 	have := f.get(f.target, config, f.shop, "c")
 	if len(have.GetLabels()) > 0 || len(have.GetAnnotations()) > 0 {
@@ -106,7 +110,7 @@ func TestConflict(t *testing.T) {
 	f.make(f.source, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: default, namespace: SHOP, annotations: {a: source}}")
 	f.make(f.target, "apiVersion: v1\nkind: Namespace\nmetadata: {name: SHOP, labels: {replumb.dev/mirror: m}}")
 	f.make(f.target, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: default, namespace: SHOP, annotations: {a: target}}")
-	f.only(f.run(f.copier(nil)), ReasonConflict, f.shop+"/default", ".metadata.annotations.a")
+	f.only(f.run(f.copier(nil)), objectsync.ReasonConflict, f.shop+"/default", ".metadata.annotations.a")
 }
 
 func TestQuota(t *testing.T) {
@@ -117,14 +121,14 @@ func TestQuota(t *testing.T) {
 kind: ResourceQuota
 metadata: {name: small, namespace: SHOP}
 spec: {hard: {configmaps: "0"}}`)
-	k := kindOf("v1", "ResourceQuota")
+	k := objecttest.KindOf("v1", "ResourceQuota")
 	q := f.get(f.target, k, f.shop, "small")
 	q.Object["status"] = map[string]any{"hard": map[string]any{"configmaps": "0"}, "used": map[string]any{"configmaps": "0"}}
-	_, err := f.target.objects.Resource(k.GVR()).Namespace(f.shop).UpdateStatus(context.Background(), q, metav1.UpdateOptions{})
+	_, err := f.target.Objects().Resource(k.GVR()).Namespace(f.shop).UpdateStatus(context.Background(), q, metav1.UpdateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.only(f.run(f.copier(nil)), ReasonQuota, "small", "raise the quota")
+	f.only(f.run(f.copier(nil)), objectsync.ReasonQuota, "small", "raise the quota")
 }
 
 func TestWebhook(t *testing.T) {
@@ -142,10 +146,10 @@ webhooks:
   admissionReviewVersions: [v1]
   timeoutSeconds: 1`)
 	t.Cleanup(func() {
-		f.remove(f.target, kindOf("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"), "", f.shop)
+		f.remove(f.target, objecttest.KindOf("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"), "", f.shop)
 	})
 	r := f.run(f.copier(nil))
-	f.only(r, ReasonWebhook, "silent.example.com")
+	f.only(r, objectsync.ReasonWebhook, "silent.example.com")
 	if e := r.Errors[0]; e.Err != nil || strings.Contains(fmt.Sprintf("%+v", e), secretValue) {
 		t.Errorf("%+v", e)
 	}
@@ -160,7 +164,7 @@ func TestSecretsStaySecret(t *testing.T) {
 		`[{"op": "copy", "from": "/data/password", "path": "/type"}, {"op": "move", "from": "/data/password", "path": "/data/a b"}]`,
 		`[{"op": "copy", "from": "/data", "path": "/metadata/labels"}, {"op": "copy", "from": "/data", "path": "/immutable"}]`,
 	} {
-		c := f.copier(func(o *Options) {
+		c := f.copier(func(o *copyrules.Options) {
 			o.Copy.Transforms = []v1alpha1.Transform{{Kinds: []string{"secrets"}, JSONPatch: patch}}
 		})
 		r := f.run(c)
@@ -175,7 +179,7 @@ func TestSecretsStaySecret(t *testing.T) {
 		t.Log(r.Errors[0])
 	}
 	f.clean(f.copier(nil))
-	f.change(f.target, kindOf("v1", "Secret"), f.shop, "s", func(o *unstructured.Unstructured) {
+	f.change(f.target, objecttest.KindOf("v1", "Secret"), f.shop, "s", func(o *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(o.Object, "b3RoZXI=", "data", "password")
 		_ = unstructured.SetNestedField(o.Object, "b3RoZXI=", "data", "more")
 	})
@@ -188,7 +192,7 @@ func TestSecretsStaySecret(t *testing.T) {
 // Definitions are copied first, and kinds whose definition is new are waited for.
 func TestDefinitions(t *testing.T) {
 	f := setup(t)
-	crd := kindOf("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+	crd := objecttest.KindOf("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 	f.make(f.source, `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: things.example.com}
@@ -197,12 +201,12 @@ spec:
   scope: Namespaced
   names: {kind: Thing, plural: things}
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]`)
-	thing := kindOf("example.com/v1", "Thing")
-	for _, s := range []*Side{f.source, f.target} {
+	thing := objecttest.KindOf("example.com/v1", "Thing")
+	for _, s := range []*objectsync.Side{f.source, f.target} {
 		t.Cleanup(func() { f.remove(s, crd, "", "things.example.com") })
 	}
 	f.eventually("the definition is served", func() bool {
-		_, err := f.source.count(context.Background(), thing)
+		_, err := f.source.Count(context.Background(), thing)
 		return err == nil
 	})
 	f.make(
@@ -224,12 +228,12 @@ spec:
 	}
 	// Without its definition a kind is missing, and named.
 	f.remove(f.target, crd, "", "things.example.com")
-	without := f.copier(func(o *Options) { o.Copy.Kinds.Exclude = []string{"customresourcedefinitions.*"} })
+	without := f.copier(func(o *copyrules.Options) { o.Copy.Kinds.Exclude = []string{"customresourcedefinitions.*"} })
 	f.eventually("the target serves the kind no more", func() bool {
-		_, err := f.target.count(context.Background(), thing)
+		_, err := f.target.Count(context.Background(), thing)
 		return err != nil
 	})
-	s, err := without.Inventory(context.Background())
+	s, err := copypreview.Of(context.Background(), without)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +285,7 @@ func TestWriteDir(t *testing.T) {
 	if err != nil || files != w.Files+1 {
 		t.Errorf("%d files, %v", files, err)
 	}
-	var full *DirError
+	var full *objectsync.DirError
 	if _, err := f.copier(rich).WriteDir(context.Background(), dir, false); !errors.As(err, &full) {
 		t.Errorf("a directory that is not empty: %v", err)
 	}

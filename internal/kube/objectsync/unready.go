@@ -12,12 +12,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/kube/readiness"
 )
 
 // Unready are the copied workloads without all pods ready, and why. Suspended ones are ready.
-func (c *Copier) Unready(ctx context.Context) ([]Note, error) {
-	var notes []Note
+func (c *Copier) Unready(ctx context.Context) ([]objects.Note, error) {
+	var notes []objects.Note
 	for _, list := range []client.ObjectList{
 		&appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &corev1.PodList{},
 	} {
@@ -30,8 +31,8 @@ func (c *Copier) Unready(ctx context.Context) ([]Note, error) {
 	return notes, nil
 }
 
-func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []Note, err error) {
-	mine := client.MatchingLabels{v1alpha1.LabelMirror: c.Rules.options.Migration}
+func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []objects.Note, err error) {
+	mine := client.MatchingLabels{v1alpha1.LabelMirror: c.Rules.Migration()}
 	for more := true; more; more = list.GetContinue() != "" {
 		if err := c.Target.List(ctx, list, mine, client.Limit(pageSize), client.Continue(list.GetContinue())); err != nil {
 			return nil, fmt.Errorf("reading workloads of the target: %w", err)
@@ -39,7 +40,7 @@ func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []N
 		err := meta.EachListItem(list, func(item runtime.Object) error {
 			ref, why, err := c.missing(ctx, item)
 			if err == nil && why != "" {
-				notes = append(notes, Note{ref, why})
+				notes = append(notes, objects.Note{Ref: ref, What: why})
 			}
 			return err
 		})
@@ -50,8 +51,10 @@ func (c *Copier) unready(ctx context.Context, list client.ObjectList) (notes []N
 	return notes, nil
 }
 
-func (c *Copier) missing(ctx context.Context, item runtime.Object) (ref Ref, why string, err error) {
-	at := func(resource string, o client.Object) Ref { return Ref{resource, o.GetNamespace(), o.GetName()} }
+func (c *Copier) missing(ctx context.Context, item runtime.Object) (ref objects.Ref, why string, err error) {
+	at := func(resource string, o client.Object) objects.Ref {
+		return objects.Ref{Resource: resource, Namespace: o.GetNamespace(), Name: o.GetName()}
+	}
 	switch o := item.(type) {
 	case *corev1.Pod:
 		_, why := readiness.Pod(o)

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 type what int
@@ -31,29 +33,29 @@ type outcome struct {
 func failure(err *ObjectError) outcome { return outcome{what: failed, err: err, again: err.again} }
 
 // one copies one object, which it uses up. e is what the target has of that name; nil for nothing.
-func (c *Copier) one(ctx context.Context, k ResourceKind, o *unstructured.Unstructured, e *entry) outcome {
-	if c.Rules.whyNot(k, o) != "" {
+func (c *Copier) one(ctx context.Context, k objects.ResourceKind, o *unstructured.Unstructured, e *entry) outcome {
+	if c.Rules.WhyNot(k, o) != "" {
 		return outcome{what: leftOutOfIt}
 	}
 	if e != nil {
 		e.seen = true
 	}
-	ref := refOf(k, o)
-	taken, err := c.Rules.convert(k, o)
+	ref := objects.RefOf(k, o)
+	taken, err := c.Rules.Convert(k, o)
 	if err != nil {
-		return failure(unfit(ref, err))
+		return failure(Unfit(ref, err))
 	}
 	policy := c.Rules.Existing()
 	switch {
 	case e == nil:
-		return c.write(ctx, k, taken, false, !adopts(k, ref.key()))
+		return c.write(ctx, k, taken, false, !copyrules.Adopts(k, ref.Key()))
 	case e.owned:
 		copied := e.copied != "" && e.copied == taken.GetAnnotations()[v1alpha1.AnnotationCopied]
-		if copied && e.asleep == isAsleep(taken) && !c.Rewrite {
+		if copied && e.asleep == copyrules.IsAsleep(taken) && !c.Rewrite {
 			return outcome{what: same}
 		}
 		return c.write(ctx, k, taken, true, false)
-	case adopts(k, ref.key()):
+	case copyrules.Adopts(k, ref.Key()):
 		return c.write(ctx, k, taken, policy == v1alpha1.ExistingOverwrite, false)
 	case policy == v1alpha1.ExistingKeep:
 		return outcome{what: kept}
@@ -64,13 +66,13 @@ func (c *Copier) one(ctx context.Context, k ResourceKind, o *unstructured.Unstru
 }
 
 // refuse leaves an object of someone else's alone. It is no trouble if it is what would be copied.
-func (c *Copier) refuse(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured) outcome {
-	ref := refOf(k, taken)
-	have, err := c.Target.get(ctx, k, ref.key())
+func (c *Copier) refuse(ctx context.Context, k objects.ResourceKind, taken *unstructured.Unstructured) outcome {
+	ref := objects.RefOf(k, taken)
+	have, err := c.Target.Read(ctx, k, ref.Key())
 	if err != nil {
 		return failure(trouble(ref, "reading", err))
 	}
-	diffs := c.Rules.differences(k, taken, have)
+	diffs := c.Rules.Differences(k, taken, have)
 	if len(diffs) == 0 {
 		return outcome{what: kept}
 	}
@@ -78,7 +80,7 @@ func (c *Copier) refuse(ctx context.Context, k ResourceKind, taken *unstructured
 		diffs[0].Path)))
 }
 
-func exists(ref Ref, problem string) *ObjectError {
+func exists(ref objects.Ref, problem string) *ObjectError {
 	return &ObjectError{
 		Ref: ref, Verb: "copying", Reason: ReasonExists, Problem: problem,
 		Hint: "remove it there, leave it out here, or say what to do by spec.mirror.copy.existing",
@@ -86,13 +88,13 @@ func exists(ref Ref, problem string) *ObjectError {
 }
 
 // write applies a copy. fresh says that the target had none: one that was created since is kept.
-func (c *Copier) write(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured, force, fresh bool) outcome {
-	ref := refOf(k, taken)
+func (c *Copier) write(ctx context.Context, k objects.ResourceKind, taken *unstructured.Unstructured, force, fresh bool) outcome {
+	ref := objects.RefOf(k, taken)
 	body, err := json.Marshal(taken.Object)
 	if err != nil {
 		return failure(trouble(ref, "copying", err))
 	}
-	have, err := c.Target.apply(ctx, k, ref.key(), body, force)
+	have, err := c.Target.apply(ctx, k, ref.Key(), body, force)
 	if err != nil {
 		return failure(trouble(ref, "copying", err))
 	}
@@ -112,8 +114,8 @@ func shared(o metav1.Object) bool {
 }
 
 // giveBack withdraws a write to a foreign object, by owning nothing of it any more.
-func (c *Copier) giveBack(ctx context.Context, k ResourceKind, taken *unstructured.Unstructured) outcome {
-	ref := refOf(k, taken)
+func (c *Copier) giveBack(ctx context.Context, k objects.ResourceKind, taken *unstructured.Unstructured) outcome {
+	ref := objects.RefOf(k, taken)
 	nothing := &unstructured.Unstructured{Object: map[string]any{}}
 	nothing.SetAPIVersion(taken.GetAPIVersion())
 	nothing.SetKind(taken.GetKind())
@@ -121,7 +123,7 @@ func (c *Copier) giveBack(ctx context.Context, k ResourceKind, taken *unstructur
 	nothing.SetNamespace(taken.GetNamespace())
 	body, err := json.Marshal(nothing.Object)
 	if err == nil {
-		_, err = c.Target.apply(ctx, k, ref.key(), body, false)
+		_, err = c.Target.apply(ctx, k, ref.Key(), body, false)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return failure(trouble(ref, "giving back", err))

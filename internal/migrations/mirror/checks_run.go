@@ -9,7 +9,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
@@ -221,7 +221,7 @@ func checkReviewed(in Input) []findings.Result {
 	for _, w := range in.Inventory.Objects.Beside {
 		beside += len(w.Names)
 	}
-	twice := len(slices.DeleteFunc(slices.Clone(in.Inventory.Objects.Twice), func(n objectsync.Note) bool { return n.Ref.Resource == "jobs.batch" }))
+	twice := len(slices.DeleteFunc(slices.Clone(in.Inventory.Objects.Twice), func(n objects.Note) bool { return n.Ref.Resource == "jobs.batch" }))
 	if in.Reviewed || twice+beside == 0 {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
 )
 
 // copyPatience is how long one copy of everything may take.
@@ -33,9 +34,9 @@ type copying struct {
 }
 
 // copy copies objects. It compares all of them, so a second run writes nothing.
-func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
+func (c *copying) copy(part copyrules.Part, survey *Inventory) engine.Step {
 	id, about := "copy/objects", "Copy objects to the target"
-	if part == objectsync.Foundations {
+	if part == copyrules.Foundations {
 		id, about = "copy/foundations", "Copy what workloads stand on"
 	}
 	return &engine.Write{
@@ -45,7 +46,7 @@ func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 			if err != nil {
 				return err
 			}
-			if part == objectsync.All {
+			if part == copyrules.All {
 				c.made = result.Written + result.Same
 			}
 			return refused(result.Errors)
@@ -54,10 +55,10 @@ func (c *copying) copy(part objectsync.Part, survey *Inventory) engine.Step {
 	}
 }
 
-func copies(part objectsync.Part, survey *Inventory) []engine.Change {
+func copies(part copyrules.Part, survey *Inventory) []engine.Change {
 	var out []engine.Change
 	for _, count := range survey.Objects.Counts {
-		if survey.Objects.Foundation(count.Resource) != (part == objectsync.Foundations) {
+		if survey.Objects.Foundation(count.Resource) != (part == copyrules.Foundations) {
 			continue
 		}
 		for _, ref := range count.Refs {
@@ -108,7 +109,7 @@ func (c *copying) parity() engine.Step {
 				return nil
 			}
 			again := &objectsync.Copier{Source: c.copier.Source, Target: c.copier.Target, Rules: c.copier.Rules, Rewrite: true}
-			result, err := again.Run(ctx, objectsync.All)
+			result, err := again.Run(ctx, copyrules.All)
 			if err != nil {
 				return err
 			}
@@ -130,7 +131,7 @@ func (c *copying) equal(ctx context.Context) error {
 }
 
 // DifferentError lists what differs.
-type DifferentError struct{ Differences []objectsync.Difference }
+type DifferentError struct{ Differences []copyrules.Difference }
 
 func (e *DifferentError) Error() string {
 	var texts []string

@@ -16,11 +16,13 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
+	"github.com/replumb/replumb/internal/kube/objectsync/runonce"
 )
 
 type singletons struct {
-	rules *objectsync.CopyRules
-	side  *objectsync.Side
+	runonce.Workloads
+
 	// other is the other side, whose CronJobs say what has run.
 	other *objectsync.Side
 	about string
@@ -30,9 +32,9 @@ func (c *copying) onSource() singletons { return c.singletons("source") }
 func (c *copying) onTarget() singletons { return c.singletons("target") }
 
 func (c *copying) singletons(about string) singletons {
-	s := singletons{rules: c.copier.Rules, side: c.copier.Source, other: c.copier.Target, about: about}
+	s := singletons{Workloads: runonce.Workloads{Rules: c.copier.Rules, Side: c.copier.Source}, other: c.copier.Target, about: about}
 	if about == "target" {
-		s.side, s.other = s.other, s.side
+		s.Side, s.other = s.other, s.Side
 	}
 	return s
 }
@@ -45,10 +47,10 @@ func (s singletons) sleep(prefix string) engine.Step {
 	return engine.Interruptible{Write: &engine.Write{
 		Name: prefix + "sleep", About: "End singletons in the " + s.about, Limit: ending, Holds: s.ended,
 		Write: func(ctx context.Context) error {
-			if _, err := s.rules.Sleep(ctx, s.side); err != nil {
+			if _, err := s.Sleep(ctx); err != nil {
 				return err
 			}
-			return s.rules.Settle(ctx, s.side)
+			return s.Settle(ctx)
 		},
 		Changes: engine.Shows(
 			engine.Change{Verb: "patch", Object: "singletons in the " + s.about + ": no pods, no schedule"},
@@ -58,19 +60,18 @@ func (s singletons) sleep(prefix string) engine.Step {
 }
 
 // wake starts singletons, CronJobs with what the other side has run.
-
 func (s singletons) wake(prefix string) engine.Step {
 	return &engine.Write{
 		Name: prefix + "wake", About: "Start singletons in the " + s.about,
 		Holds: func(ctx context.Context) error {
-			asleep, _, err := s.rules.Asleep(ctx, s.side)
+			asleep, _, err := s.Asleep(ctx)
 			if err == nil && len(asleep) > 0 {
 				return engine.NotYet("%s sleeps in the %s", asleep[0], s.about)
 			}
 			return err
 		},
 		Write: func(ctx context.Context) error {
-			_, err := s.rules.Wake(ctx, s.side, s.other)
+			_, err := s.Wake(ctx, s.other)
 			return err
 		},
 		Changes: engine.Shows(
@@ -81,21 +82,21 @@ func (s singletons) wake(prefix string) engine.Step {
 }
 
 func (s singletons) ended(ctx context.Context) error {
-	asleep, running, err := s.rules.Asleep(ctx, s.side)
+	asleep, running, err := s.Asleep(ctx)
 	if err != nil {
 		return err
 	}
 	if len(running) > 0 {
 		return engine.NotYet("%s runs in the %s", running[0], s.about)
 	}
-	unsettled, err := s.rules.Unsettled(ctx, s.side)
+	unsettled, err := s.Unsettled(ctx)
 	if err != nil {
 		return err
 	}
 	if len(unsettled) > 0 {
 		return engine.NotYet("the CronJob controller of the %s has not seen yet that %s is suspended", s.about, unsettled[0])
 	}
-	jobs, err := s.side.JobsByOwner(ctx)
+	jobs, err := runonce.JobsByOwner(ctx, s.Side)
 	if err != nil {
 		return err
 	}
@@ -112,22 +113,22 @@ func (s singletons) ended(ctx context.Context) error {
 }
 
 // left is how many pods, or jobs, of a singleton there still are. Pods that are ending still run.
-func (s singletons) left(ctx context.Context, ref objectsync.Ref, jobs map[types.UID][]batchv1.Job) (int, error) {
+func (s singletons) left(ctx context.Context, ref objects.Ref, jobs map[types.UID][]batchv1.Job) (int, error) {
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	var err error
 	var selector *metav1.LabelSelector
 	switch kind, _, _ := strings.Cut(ref.Resource, "."); kind {
 	case "deployments":
 		d := &appsv1.Deployment{}
-		err = s.side.Get(ctx, key, d)
+		err = s.Side.Get(ctx, key, d)
 		selector = d.Spec.Selector
 	case "statefulsets":
 		d := &appsv1.StatefulSet{}
-		err = s.side.Get(ctx, key, d)
+		err = s.Side.Get(ctx, key, d)
 		selector = d.Spec.Selector
 	case "cronjobs":
 		c := &batchv1.CronJob{}
-		err = client.IgnoreNotFound(s.side.Get(ctx, key, c))
+		err = client.IgnoreNotFound(s.Side.Get(ctx, key, c))
 		return unfinished(jobs[c.UID]), err
 	}
 	if err != nil {
@@ -154,7 +155,7 @@ func (s singletons) pods(ctx context.Context, namespace string, of *metav1.Label
 		return 0, err
 	}
 	pods := &corev1.PodList{}
-	if err := s.side.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+	if err := s.Side.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return 0, fmt.Errorf("pods of namespace %s: %w", namespace, err)
 	}
 	left := 0

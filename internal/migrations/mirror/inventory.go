@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copypreview"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 )
 
@@ -44,7 +44,7 @@ type Inventory struct {
 	Blind []string
 
 	// Objects that are copied, and what is in the way.
-	Objects *objectsync.Inventory
+	Objects *copypreview.Inventory
 	Claims  []Claim
 	// Certified are the objects whose certificates get aliases, or have them.
 	Certified []certified

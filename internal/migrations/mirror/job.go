@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
@@ -53,7 +54,7 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := objectsync.NewRules(s.rules(nil)); err != nil {
+	if _, err := copyrules.New(s.rules(nil)); err != nil {
 		return nil, err
 	}
 	j := &Job{Tools: tools, Subject: migration.Subject{Migration: m, OwnFreeze: true}, Spec: s}
@@ -64,8 +65,8 @@ func NewJob(tools Deps, m *v1alpha1.Migration) (*Job, error) {
 }
 
 // rules are what copies are made by; nil credentials are for validation alone.
-func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) objectsync.Options {
-	o := objectsync.Options{Migration: s.Name, Copy: *s.Copy.DeepCopy(), Hosts: s.Hosts, Singletons: s.Singletons, Credentials: credentials}
+func (s *Spec) rules(credentials map[v1alpha1.SecretReference]*corev1.Secret) copyrules.Options {
+	o := copyrules.Options{Migration: s.Name, Copy: *s.Copy.DeepCopy(), Hosts: s.Hosts, Singletons: s.Singletons, Credentials: credentials}
 	if credentials == nil {
 		for i := range o.Copy.Registries {
 			o.Copy.Registries[i].Credentials = nil
@@ -151,7 +152,7 @@ func (j *Job) copier(ctx context.Context) (*objectsync.Copier, error) {
 	}
 	options := j.Spec.rules(credentials)
 	options.Network = left(j.networks)
-	rules, err := objectsync.NewRules(options)
+	rules, err := copyrules.New(options)
 	if err != nil {
 		return nil, err
 	}

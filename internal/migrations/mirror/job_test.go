@@ -10,6 +10,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
 	"github.com/replumb/replumb/internal/testing/migrationtest"
 )
 
@@ -30,7 +31,7 @@ func TestReaderSees(t *testing.T) {
 // TestUsualKinds: the roles in deploy have every kind of Kubernetes' own that a mirror reads.
 func TestUsualKinds(t *testing.T) {
 	f := setup(t)
-	rules, err := objectsync.NewRules(objectsync.Options{Migration: "m"})
+	rules, err := copyrules.New(copyrules.Options{Migration: "m"})
 	f.must(err)
 	source, err := objectsync.Connect(f.source.Cluster)
 	f.must(err)

@@ -16,7 +16,8 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copypreview"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
@@ -83,7 +84,7 @@ func (j *Job) lookAtSides(ctx context.Context, s *Inventory) (err error) {
 
 // rememberSides goes by what the Migration recorded of both clusters.
 func (j *Job) rememberSides(_ context.Context, s *Inventory) error {
-	s.Objects = &objectsync.Inventory{}
+	s.Objects = &copypreview.Inventory{}
 	if s.Remembered != nil {
 		s.Source.UID, s.Target.UID = s.Remembered.SourceUID, s.Remembered.TargetUID
 	}
@@ -221,10 +222,10 @@ func pair(
 }
 
 func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
-	if s.Objects = (&objectsync.Inventory{}); s.Serving() != v1alpha1.ServingSource {
+	if s.Objects = (&copypreview.Inventory{}); s.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
-	if s.Objects, err = j.copying.copier.Inventory(ctx); err != nil || s.Spec.Copy.Volumes != v1alpha1.VolumesCopy {
+	if s.Objects, err = copypreview.Of(ctx, j.copying.copier); err != nil || s.Spec.Copy.Volumes != v1alpha1.VolumesCopy {
 		return err
 	}
 	if s.Volumes, err = cluster.List[corev1.PersistentVolume](ctx, j.to, &corev1.PersistentVolumeList{}); err != nil {
@@ -234,7 +235,7 @@ func (j *Job) lookAtObjects(ctx context.Context, s *Inventory) (err error) {
 	if err != nil {
 		return err
 	}
-	kind := objectsync.ResourceKind{Version: "v1", Kind: "PersistentVolumeClaim", Resource: "persistentvolumeclaims", Namespaced: true}
+	kind := objects.ResourceKind{Version: "v1", Kind: "PersistentVolumeClaim", Resource: "persistentvolumeclaims", Namespaced: true}
 	for i := range claims {
 		copied, why, err := j.copying.copier.Rules.Take(kind, &claims[i])
 		if err != nil || why != "" {

@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/network/podnetwork"
 )
 
@@ -22,11 +23,11 @@ type network struct {
 	name, set string
 	// namespaces that hold nothing else, and objects outside of them.
 	namespaces []string
-	objects    []objectsync.Ref
+	objects    []objects.Ref
 }
 
-func left(all []network) objectsync.SourceNetwork {
-	out := objectsync.SourceNetwork{Namespaces: podnetwork.Namespaces()}
+func left(all []network) copyrules.SourceNetwork {
+	out := copyrules.SourceNetwork{Namespaces: podnetwork.Namespaces()}
 	for _, n := range all {
 		out.Namespaces = append(out.Namespaces, n.namespaces...)
 		out.Objects = append(out.Objects, n.objects...)
@@ -146,7 +147,7 @@ func (n *network) belongings(set *appsv1.DaemonSet, bindings []rbacv1.ClusterRol
 }
 
 func (n *network) add(resource, namespace, name string) {
-	ref := objectsync.Ref{Resource: resource, Namespace: namespace, Name: name}
+	ref := objects.Ref{Resource: resource, Namespace: namespace, Name: name}
 	if !slices.Contains(n.objects, ref) {
 		n.objects = append(n.objects, ref)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // TakenPort is a node port of a copy that another Service of the target has.
@@ -34,7 +34,7 @@ func (j *Job) lookAtPorts(ctx context.Context, s *Inventory) error {
 		return err
 	}
 	copied := map[string][]nodePort{}
-	err = j.eachTaken(ctx, objectsync.Services(), func(_, taken *unstructured.Unstructured) error {
+	err = j.eachTaken(ctx, objects.Services(), func(_, taken *unstructured.Unstructured) error {
 		copied[taken.GetNamespace()+"/"+taken.GetName()] = portsOf(taken)
 		return nil
 	})

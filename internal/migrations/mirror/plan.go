@@ -10,7 +10,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 	"github.com/replumb/replumb/internal/safety/freeze"
@@ -164,11 +164,11 @@ func (p *Planner) copies() []engine.Group {
 	if p.Inventory.Serving() != v1alpha1.ServingSource {
 		return nil
 	}
-	steps := []engine.Step{p.copying.copy(objectsync.Foundations, p.Inventory)}
+	steps := []engine.Step{p.copying.copy(copyrules.Foundations, p.Inventory)}
 	if a := p.spec().Copy.VolumeAction; a != nil {
 		steps = append(steps, fillVolumes(p.spec().Name, p.claims(), *a))
 	}
-	steps = append(steps, p.copying.copy(objectsync.All, p.Inventory), p.copying.count(p.Tools.Client(), p.spec().Name), p.copying.follow())
+	steps = append(steps, p.copying.copy(copyrules.All, p.Inventory), p.copying.count(p.Tools.Client(), p.spec().Name), p.copying.follow())
 	if p.awaits() {
 		steps = append(steps, awaitReady("copy/addresses", "target", p.awaited))
 	}
@@ -309,7 +309,7 @@ func (p *Planner) handover(to engine.Direction) []engine.Group {
 	if to == engine.Forward {
 		steps = append(steps, p.copying.unfollow())
 	}
-	if from.side != nil {
+	if from.Side != nil {
 		steps = append(steps, from.sleep(id))
 	}
 	return engine.InOrder(append(steps, into.wake(id), p.serving(id+"serving", serves))...)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/cluster"
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // lookAtQuotas reads the quotas that copies will be under, but for those that are copies, or will
@@ -25,7 +25,7 @@ func (j *Job) lookAtQuotas(ctx context.Context, s *Inventory) error {
 		return err
 	}
 	replaced := func(q corev1.ResourceQuota) bool {
-		return s.Spec.Copy.Existing == v1alpha1.ExistingOverwrite && slices.ContainsFunc(s.copied("resourcequotas"), func(r objectsync.Ref) bool {
+		return s.Spec.Copy.Existing == v1alpha1.ExistingOverwrite && slices.ContainsFunc(s.copied("resourcequotas"), func(r objects.Ref) bool {
 			return r.Namespace == q.Namespace && r.Name == q.Name
 		})
 	}
@@ -36,13 +36,13 @@ func (j *Job) lookAtQuotas(ctx context.Context, s *Inventory) error {
 		return nil
 	}
 	s.Asked = map[string]corev1.ResourceList{}
-	if err := j.eachTaken(ctx, objectsync.Services(), func(_, taken *unstructured.Unstructured) error {
+	if err := j.eachTaken(ctx, objects.Services(), func(_, taken *unstructured.Unstructured) error {
 		s.ask(taken.GetNamespace(), portsAsked(taken))
 		return nil
 	}); err != nil {
 		return err
 	}
-	claim := objectsync.ResourceKind{Version: "v1", Kind: "PersistentVolumeClaim", Resource: "persistentvolumeclaims", Namespaced: true}
+	claim := objects.ResourceKind{Version: "v1", Kind: "PersistentVolumeClaim", Resource: "persistentvolumeclaims", Namespaced: true}
 	return j.eachTaken(ctx, claim, func(_, taken *unstructured.Unstructured) error {
 		text, _, _ := unstructured.NestedString(taken.Object, "spec", "resources", "requests", "storage")
 		if q, err := resource.ParseQuantity(text); err == nil {
@@ -76,7 +76,7 @@ func portsAsked(o *unstructured.Unstructured) corev1.ResourceList {
 }
 
 // copied are the objects of a kind that are copied.
-func (s *Inventory) copied(resource string) []objectsync.Ref {
+func (s *Inventory) copied(resource string) []objects.Ref {
 	for _, c := range s.Objects.Counts {
 		if c.Resource == resource {
 			return c.Refs

@@ -9,6 +9,7 @@ import (
 
 	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -145,7 +146,7 @@ func TargetRoles(canaries bool) access.Roles {
 
 // Roles are those that this Migration takes in the source, its kinds by name.
 func (j *Job) Roles(context.Context) (access.Roles, error) {
-	rules, err := objectsync.NewRules(j.Spec.rules(nil))
+	rules, err := copyrules.New(j.Spec.rules(nil))
 	if err != nil {
 		return nil, err
 	}

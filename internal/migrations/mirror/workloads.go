@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/replumb/replumb/internal/kube/objectsync"
+	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 )
 
 // CopiedWorkload is a workload as the target will have it once it is awake.
@@ -43,13 +43,13 @@ func (j *Job) lookAtWorkloads(ctx context.Context, s *Inventory) error {
 	return nil
 }
 
-func appsKind(kind string) objectsync.ResourceKind {
-	return objectsync.ResourceKind{Group: "apps", Version: "v1", Kind: kind, Resource: strings.ToLower(kind) + "s", Namespaced: true}
+func appsKind(kind string) objects.ResourceKind {
+	return objects.ResourceKind{Group: "apps", Version: "v1", Kind: kind, Resource: strings.ToLower(kind) + "s", Namespaced: true}
 }
 
 // eachTaken calls do with the objects of a kind that are copied, and their copies. Errors of
 // transforms are findings of their own.
-func (j *Job) eachTaken(ctx context.Context, k objectsync.ResourceKind, do func(from, taken *unstructured.Unstructured) error) error {
+func (j *Job) eachTaken(ctx context.Context, k objects.ResourceKind, do func(from, taken *unstructured.Unstructured) error) error {
 	all, err := j.from.read(ctx, []string{k.String()})
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/migration"
@@ -82,7 +83,7 @@ func (s *Inventory) sortServices(all []corev1.Service) {
 // volumes reads volumes and claims, as far as they may be read.
 func (l loader) volumes(ctx context.Context, s *Inventory) error {
 	volumes, err := cluster.List[corev1.PersistentVolume](ctx, l.Cluster, &corev1.PersistentVolumeList{})
-	if ignoreForbidden(err) != nil {
+	if access.UnlessForbidden(err) != nil {
 		return err
 	}
 	s.Volumes = map[string]*corev1.PersistentVolume{}
@@ -90,7 +91,7 @@ func (l loader) volumes(ctx context.Context, s *Inventory) error {
 		s.Volumes[volumes[i].Name] = &volumes[i]
 	}
 	claims, err := cluster.List[corev1.PersistentVolumeClaim](ctx, l.Cluster, &corev1.PersistentVolumeClaimList{})
-	if ignoreForbidden(err) != nil {
+	if access.UnlessForbidden(err) != nil {
 		return err
 	}
 	s.Claims = map[types.NamespacedName]*corev1.PersistentVolumeClaim{}
@@ -113,7 +114,7 @@ func (l loader) policies(ctx context.Context, s *Inventory) (err error) {
 		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 			continue
 		}
-		if ignoreForbidden(err) != nil {
+		if access.UnlessForbidden(err) != nil {
 			return fmt.Errorf("listing %s of Calico: %w", kind, err)
 		}
 		for i := range list.Items {
@@ -121,13 +122,6 @@ func (l loader) policies(ctx context.Context, s *Inventory) (err error) {
 		}
 	}
 	return nil
-}
-
-func ignoreForbidden(err error) error {
-	if apierrors.IsForbidden(err) {
-		return nil
-	}
-	return err
 }
 
 // findAutoscalers finds autoscalers of nodes by the names in their charts.

@@ -28,7 +28,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/apiserver"
 	"github.com/replumb/replumb/internal/kube/stored"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/reporting/notify"
@@ -191,7 +191,7 @@ func TestExamplesRun(t *testing.T) {
 		"etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			r.balanced("balanced", "10.96.3.10")
 			// The example is for a control plane of kubeadm's.
-			r.job.Deps.Store = &hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.job.Deps.Store = &exchange.Etcd{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 		}, check: func(r *exampleRun) {
 			r.isAt("shop", "balanced", "172.24.3.10")
 			r.isAt("shop", "cart", "172.24.3.7")
@@ -199,7 +199,7 @@ func TestExamplesRun(t *testing.T) {
 		"kubeadm-etcd.yaml": {until: beforeRepoint, prepare: func(r *exampleRun) {
 			r.balanced("balanced", "10.96.3.10")
 			// No node runs the pod on a control plane: TestKubeadmStored of the lab has it.
-			r.job.Deps.Store = &hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.job.Deps.Store = &exchange.Etcd{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 			r.apiServerOfKubeadm("cp1")
 			for _, spec := range []*v1alpha1.MigrationSpec{&r.job.Spec.Common, &r.job.Migration.Spec} {
 				spec.Image, spec.Proof.Agents = "replumb.example/replumb:test", v1alpha1.AgentsDisabled
@@ -215,7 +215,7 @@ func TestExamplesRun(t *testing.T) {
 			}
 			r.must(server.Create(r.Context(), config))
 			r.Cleanup(func() { _ = server.Delete(context.Background(), config) })
-			r.job.Deps.Store = &hop.EtcdStore{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
+			r.job.Deps.Store = &exchange.Etcd{Spec: &v1alpha1.StoreSpec{Endpoints: []string{server.Etcd}, Prefix: stored.DefaultPrefix}}
 		}, check: func(r *exampleRun) {
 			r.isAt("shop", "cart", "172.24.3.7")
 			r.isAt(metav1.NamespaceDefault, "kubernetes", "172.24.0.1")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/release"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/verify/leftaddress"
 	"github.com/replumb/replumb/internal/verify/lossguard"
@@ -52,9 +52,9 @@ func servicesAway(p *Planner) map[netip.Addr]string {
 }
 
 func verify(p *Planner) []engine.Group {
-	listed := &hop.ServiceList{}
+	listed := &release.ServiceList{}
 	return eachBegun(p, func(e *services.Entry) engine.Step {
-		return hop.ArrivalStep(p.Tools.Client(), listed, e, p.spec().Domain)
+		return release.ArrivalStep(p.Tools.Client(), listed, e, p.spec().Domain)
 	})
 }
 
@@ -75,8 +75,8 @@ func begun(p *Planner) (all []*services.Entry) {
 	return all
 }
 
-func releaseOf(p *Planner, e *services.Entry, at netip.Addr, why string) hop.Release {
-	return hop.Release{
+func releaseOf(p *Planner, e *services.Entry, at netip.Addr, why string) release.Release {
+	return release.Release{
 		Client:     p.Tools.Client(),
 		Migration:  p.spec().Name,
 		Entry:      e,
@@ -121,7 +121,7 @@ func proveReleased(p *Planner) []engine.Group {
 }
 
 func drain(p *Planner) []engine.Group {
-	return engine.InOrder(hop.DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
+	return engine.InOrder(release.DrainStep(p.Tools.Client(), p.spec().Name, p.spec().Drain, p.Tools.Now))
 }
 
 // release takes the addresses of a direction away. Finish stops at a loss, batch by batch; a
@@ -156,7 +156,7 @@ func (p *Planner) release(to engine.Direction) []engine.Group {
 // reached through a pod: none is made for what the API can do.
 func (p *Planner) releaseAll(name string, all []*services.Entry, to engine.Direction) []engine.Group {
 	var steps []engine.Step
-	var later []hop.Release
+	var later []release.Release
 	for _, e := range all {
 		_, at := e.Ends(to)
 		if e.CannotReturn() {
@@ -170,7 +170,7 @@ func (p *Planner) releaseAll(name string, all []*services.Entry, to engine.Direc
 	}
 	groups := engine.AtOnce(parallel, name, steps...)
 	if len(later) > 0 {
-		groups = append(groups, engine.AtOnce(1, name, hop.Free(name, p.Store, later))...)
+		groups = append(groups, engine.AtOnce(1, name, release.Free(name, p.Store, later))...)
 	}
 	return groups
 }

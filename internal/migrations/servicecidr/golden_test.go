@@ -40,6 +40,7 @@ import (
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/trials"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec"
 	"github.com/replumb/replumb/internal/spec/tier"
@@ -281,13 +282,13 @@ func readFixture(t *testing.T, spec services.Spec, manifests, factsYAML []byte) 
 }
 
 // trials are those that the facts have come out so.
-func (f *facts) trials(t *testing.T, s *services.Inventory) checks.Trials {
+func (f *facts) trials(t *testing.T, s *services.Inventory) trials.Trials {
 	t.Helper()
-	found := checks.Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
-	refused := func(all map[string]string) (out []checks.RefusedWrite) {
+	found := trials.Trials{Forms: map[string]map[v1alpha1.BridgeForm]error{}}
+	refused := func(all map[string]string) (out []trials.RefusedWrite) {
 		for object, reason := range all {
 			out = append(out,
-				checks.RefusedWrite{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}})
+				trials.RefusedWrite{Object: object, What: "is refused", Refusal: &admission.Refusal{By: "a policy", Err: errors.New(reason)}})
 		}
 		return out
 	}

@@ -12,13 +12,14 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/engine/findings"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
@@ -33,7 +34,7 @@ type Deps struct {
 	Probe     bridge.NodeProbe
 	Inspector ranges.Inspector
 	// Store, if set, takes the place of the store that the Migration names.
-	Store hop.Store
+	Store exchange.Store
 }
 
 // HealthPort asks kube-proxy's health-check server of a node through the API server.
@@ -67,7 +68,7 @@ type Job struct {
 	onMove     func(migration.Move)
 	inspection *inventory.Scan
 	lookup     *tier.Cache
-	etcd       *hop.EtcdStore
+	etcd       *exchange.Etcd
 }
 
 var _ migration.Kind[*Planner] = (*Job)(nil)
@@ -214,7 +215,7 @@ func (j *Job) workloads(ctx context.Context, inventory *services.Inventory) (*ro
 	}
 	state, err := rollout.Load(ctx, j.Deps.Cluster)
 	if err != nil {
-		return state, checks.UnlessForbidden(err)
+		return state, access.UnlessForbidden(err)
 	}
 	state.KnowTakenBack(j.Migration.Status.TakenBack)
 	return state, nil

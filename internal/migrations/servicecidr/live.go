@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/trials"
 	"github.com/replumb/replumb/internal/safety/freeze"
 )
 
@@ -46,7 +47,7 @@ func (j *Job) live(ctx context.Context, in *checks.Input) error {
 	unanswered := make([]error, len(looks))
 	for i, look := range looks {
 		eg.Go(func() error {
-			err := checks.UnlessForbidden(look(ctx))
+			err := access.UnlessForbidden(look(ctx))
 			if err == nil || !j.Tells(err) {
 				return err
 			}
@@ -82,7 +83,7 @@ func (j *Job) seeKubeadm(ctx context.Context, in *checks.Input) error {
 	}
 	var err error
 	in.Kubeadm, err = kubeadmgate.Load(ctx, j.Deps.Cluster)
-	return checks.UnlessForbidden(err)
+	return access.UnlessForbidden(err)
 }
 
 // inspect looks through the rest of the cluster, once in a job, since that is a lot.
@@ -116,7 +117,7 @@ func (j *Job) trials(ctx context.Context, in *checks.Input) (tries []func(contex
 	if plan := (&ranges.RangePlan{Client: j.Deps.Cluster, Inventory: in.Inventory}); !in.Inventory.Bitmap {
 		added = slices.Concat(plan.Targets(), plan.Kept())
 	}
-	t := &checks.Trier{
+	t := &trials.Trier{
 		Cluster: j.Deps.Cluster, Inventory: in.Inventory, May: j.May, Ranges: added,
 		Candidates: in.Candidates(), Found: &in.Trials,
 	}
@@ -134,7 +135,7 @@ func (j *Job) chooseOverlaps(ctx context.Context, in *checks.Input) error {
 	if !j.May("patch", "", "services") {
 		return j.seeKeepType(ctx, in)
 	}
-	t := &checks.Trier{Cluster: j.Deps.Cluster, Inventory: in.Inventory, Found: &in.Trials}
+	t := &trials.Trier{Cluster: j.Deps.Cluster, Inventory: in.Inventory, Found: &in.Trials}
 	eg, asking := errgroup.WithContext(ctx)
 	eg.SetLimit(parallel)
 	for _, try := range t.OwnAddresses(around.Refused) {

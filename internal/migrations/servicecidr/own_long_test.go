@@ -18,7 +18,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/admission"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
@@ -109,7 +109,7 @@ func TestRepairFindsNothing(t *testing.T) {
 	all := f.keepers()
 	f.apply()
 	all = append(all, f.service("late", at("10.96.3.9")))
-	f.job.Deps.Store = &doomed{Store: &hop.EtcdStore{Spec: f.job.Spec.Store}, at: 2} // before it is given
+	f.job.Deps.Store = &doomed{Store: &exchange.Etcd{Spec: f.job.Spec.Store}, at: 2} // before it is given
 	if _, err := f.job.Apply(t.Context(), f.runner); !errors.Is(err, crash.ErrKilled) {
 		t.Fatalf("the run ended with %v", err)
 	}

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/ownaddress"
 )
@@ -241,7 +241,7 @@ func TestOwnAddressBesideBridges(t *testing.T) {
 }
 
 // takenAway is an etcd whose certificates were taken away when all had moved.
-type takenAway struct{ hop.Store }
+type takenAway struct{ exchange.Store }
 
 func (takenAway) DeleteAddresses(_ context.Context, versions map[string]string) (map[string]string, error) {
 	return versions, errors.New("no certificate")

@@ -14,6 +14,7 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/release"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/cidr"
 	"github.com/replumb/replumb/internal/network/overlapset"
@@ -247,10 +248,10 @@ func (p *Planner) orphans() []engine.Group {
 		bridges = append(bridges, releaseOf(p, e, e.Old, e.Reason.Text).Step())
 	}
 	for _, b := range p.Inventory.Orphans {
-		bridges = append(bridges, hop.RemoveOrphan(p.Tools.Client(), b))
+		bridges = append(bridges, release.RemoveOrphan(p.Tools.Client(), b))
 	}
 	for i := range p.Inventory.OrphanedReservations {
-		addresses = append(addresses, hop.ReleaseOrphaned(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
+		addresses = append(addresses, release.RemoveReservation(p.Tools.Client(), &p.Inventory.OrphanedReservations[i]))
 	}
 	if p.RelayLeft != nil {
 		bridges = append(bridges, p.RelayLeft)

@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/release"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -309,7 +310,7 @@ func (m *movePlan) unbridge() []engine.Group {
 	if len(steps) == 0 || m.to == engine.Backward {
 		return nil
 	}
-	forgotten := hop.DrainStep(m.Tools.Client(), m.Migration.Name, m.inventory.Spec.Drain, m.Tools.Now)
+	forgotten := release.DrainStep(m.Tools.Client(), m.Migration.Name, m.inventory.Spec.Drain, m.Tools.Now)
 	forgotten.Name = "drain/bridges"
 	return append(engine.InOrder(forgotten), engine.AtOnce(parallel, "bridges that nobody needs any more", steps...)...)
 }

@@ -9,9 +9,9 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/access"
 	"github.com/replumb/replumb/internal/kube/etcdrelay"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/checks"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/safety/lease"
 )
@@ -21,7 +21,7 @@ func (j *Job) relay() *etcdrelay.Relay {
 	return &etcdrelay.Relay{Cluster: j.Deps.Cluster, Migration: j.Spec.Name, Image: j.image()}
 }
 
-func (j *Job) store() hop.Store {
+func (j *Job) store() exchange.Store {
 	if j.Spec.Store == nil {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (j *Job) store() hop.Store {
 		return j.Deps.Store
 	}
 	if j.etcd == nil || j.etcd.Spec != j.Spec.Store {
-		j.etcd = &hop.EtcdStore{Spec: j.Spec.Store, Client: j.Deps.Client()}
+		j.etcd = &exchange.Etcd{Spec: j.Spec.Store, Client: j.Deps.Client()}
 		if j.Spec.Store.Source == v1alpha1.SourceKubeadm {
 			j.etcd.Relay = j.relay()
 		}
@@ -43,7 +43,7 @@ func (j *Job) addStore(ctx context.Context, p *Planner) error {
 	if left, err := j.relayed(ctx); left == nil {
 		return err
 	}
-	p.RelayLeft = hop.RemoveRelay(j.relay())
+	p.RelayLeft = exchange.RemoveRelay(j.relay())
 	return nil
 }
 
@@ -54,14 +54,14 @@ func (j *Job) relayed(ctx context.Context) (*corev1.Pod, error) {
 	}
 	pod, err := etcdrelay.Find(ctx, j.Deps.Cluster)
 	if err != nil || pod == nil || pod.Labels[v1alpha1.LabelMigration] != j.Spec.Name {
-		return nil, checks.UnlessForbidden(err)
+		return nil, access.UnlessForbidden(err)
 	}
 	return pod, nil
 }
 
-func (p *Planner) setStore(s hop.Store) {
+func (p *Planner) setStore(s exchange.Store) {
 	p.Store = s
-	if e, is := s.(*hop.EtcdStore); is && e.Relay != nil {
+	if e, is := s.(*exchange.Etcd); is && e.Relay != nil {
 		p.Relayed = e
 	}
 }

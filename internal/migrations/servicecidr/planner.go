@@ -11,6 +11,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
@@ -46,10 +47,10 @@ type Planner struct {
 	// OverlapWell says that it is alive, as far as the user may see.
 	OverlapWell bool
 	// Store is where API servers keep the Services that move by etcd; nil, if none does.
-	Store hop.Store
+	Store exchange.Store
 	// Relayed is Store, if it goes through a pod on a control plane; RelayLeft removes one that an
 	// earlier run has left, nil if there is none.
-	Relayed   *hop.EtcdStore
+	Relayed   *exchange.Etcd
 	RelayLeft engine.Step
 	// Leftovers takes away what an earlier run has left of agents, and of Overlap.
 	Leftovers    []engine.Group

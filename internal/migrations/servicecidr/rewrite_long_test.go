@@ -16,7 +16,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/kube/stored"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/testing/crash"
 )
 
@@ -42,7 +42,7 @@ func TestRewrittenIsTheAPIServersOwn(t *testing.T) {
 // doomed is a process that ends at one of its writes to etcd about a Service of the shop: right
 // before it, or right after.
 type doomed struct {
-	hop.Store
+	exchange.Store
 	at    int
 	after bool
 
@@ -76,7 +76,7 @@ func TestRewriteKilled(t *testing.T) {
 			f := setup(t, allByEtcd)
 			all := []*corev1.Service{f.balanced("balanced", "10.96.3.1"), f.service("plain", at("10.96.3.2"))}
 			kill := func(act func() error) {
-				f.job.Deps.Store = &doomed{Store: &hop.EtcdStore{Spec: f.job.Spec.Store}, at: tt.at, after: tt.after}
+				f.job.Deps.Store = &doomed{Store: &exchange.Etcd{Spec: f.job.Spec.Store}, at: tt.at, after: tt.after}
 				if err := act(); !errors.Is(err, crash.ErrKilled) {
 					t.Fatalf("the run ended with %v", err)
 				}
@@ -165,7 +165,7 @@ func TestRewriteIsRefused(t *testing.T) {
 func TestEncryptionIsFoundByWriting(t *testing.T) {
 	f := setup(t, byEtcd)
 	was := f.balanced("balanced", "10.96.3.1")
-	f.job.Deps.Store = encrypting{&hop.EtcdStore{Spec: f.job.Migration.Spec.ServiceCIDR.Etcd, Client: server}}
+	f.job.Deps.Store = encrypting{&exchange.Etcd{Spec: f.job.Migration.Spec.ServiceCIDR.Etcd, Client: server}}
 	_, err := f.job.Apply(t.Context(), f.runner)
 	if err == nil || !strings.Contains(err.Error(), "encrypted at rest") || fault.Advice(err) == "" {
 		t.Fatalf("got %v", err)
@@ -181,7 +181,7 @@ func TestEncryptionIsFoundByWriting(t *testing.T) {
 }
 
 // encrypting is an etcd in which all is encrypted that is written now.
-type encrypting struct{ hop.Store }
+type encrypting struct{ exchange.Store }
 
 func (e encrypting) Check(ctx context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
 	if all[0].Namespace == v1alpha1.SystemNamespace {
@@ -191,7 +191,7 @@ func (e encrypting) Check(ctx context.Context, all []*corev1.Service) (map[types
 }
 
 // refusing is an etcd in which all is encrypted.
-type refusing struct{ hop.Store }
+type refusing struct{ exchange.Store }
 
 func (refusing) Check(_ context.Context, all []*corev1.Service) (map[types.NamespacedName]error, error) {
 	_, err := stored.Decode([]byte("k8s:enc:aescbc:v1:key1:"))

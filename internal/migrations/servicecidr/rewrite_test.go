@@ -17,7 +17,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/stored"
-	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/ownaddress"
 )
@@ -178,7 +178,7 @@ func (f *fixture) moved(was, is *corev1.Service) {
 
 // rival changes a Service of the shop, or takes its target, right before it is written to etcd.
 type rival struct {
-	hop.Store
+	exchange.Store
 	act func(*corev1.Service)
 }
 
@@ -196,7 +196,7 @@ func (r *rival) Exchange(ctx context.Context, all ...stored.Exchange) []error {
 func TestRewriteNeverOverwrites(t *testing.T) {
 	f := setup(t, byEtcd)
 	f.balanced("balanced", "10.96.3.1")
-	f.job.Deps.Store = &rival{Store: &hop.EtcdStore{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
+	f.job.Deps.Store = &rival{Store: &exchange.Etcd{Spec: f.job.Spec.Store}, act: func(*corev1.Service) {
 		svc := f.get("balanced")
 		svc.Spec.Ports[0].Port = 8080
 		f.must(server.Update(context.Background(), svc))

@@ -17,6 +17,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/hop"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/trials"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
 
@@ -84,12 +85,7 @@ func checkUnanswered(in Input) (out []findings.Result) {
 
 // unbridged are the entries that are yet to get a bridge.
 func unbridged(s *services.Inventory) []*services.Entry {
-	return slices.DeleteFunc(withoutBridge(s), (*services.Entry).Exchanges)
-}
-
-// withoutBridge are those that have none, whether they need one or not.
-func withoutBridge(s *services.Inventory) []*services.Entry {
-	return slices.DeleteFunc(s.Pending(), func(e *services.Entry) bool { return e.Bridge != nil })
+	return slices.DeleteFunc(s.Unbridged(), (*services.Entry).Exchanges)
 }
 
 // OverlapFacts are what the forms of overlap depend on.
@@ -239,8 +235,8 @@ func checkHops(in Input) []findings.Result {
 
 func checkRangesAdmitted(in Input) []findings.Result { return refusals(in.Trials.Ranges) }
 
-func refusals(all []RefusedWrite) (out []findings.Result) {
-	slices.SortFunc(all, func(a, b RefusedWrite) int {
+func refusals(all []trials.RefusedWrite) (out []findings.Result) {
+	slices.SortFunc(all, func(a, b trials.RefusedWrite) int {
 		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.What, b.What))
 	})
 	for _, t := range all {

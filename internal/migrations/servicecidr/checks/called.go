@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -14,8 +15,6 @@ import (
 	"github.com/replumb/replumb/internal/migrations/servicecidr/ranges"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 )
-
-const networkingGroup = "networking.k8s.io"
 
 // calls are the entries that move and that API servers call, with the objects that name them.
 func (in Input) calls(look func(*services.Entry, inventory.Called)) []findings.Result {
@@ -92,12 +91,12 @@ func (in Input) asked(e *services.Entry, c inventory.Called) []string {
 			chosen(c.Namespaces, in.Snapshot.NamespaceLabels[e.Service.Namespace]) && chosen(c.Objects, e.Service.Labels),
 		},
 		{
-			networkingGroup, "ipaddresses",
+			networkingv1.GroupName, "ipaddresses",
 			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
 			admissionv1.ClusterScope, chosen(c.Objects, hold.Labels),
 		},
 		{
-			networkingGroup, "servicecidrs",
+			networkingv1.GroupName, "servicecidrs",
 			[]admissionv1.OperationType{admissionv1.Create, admissionv1.Delete},
 			admissionv1.ClusterScope,
 			chosen(c.Objects, ranges.ServiceRange{Migration: in.spec().Name}.Build().Labels),

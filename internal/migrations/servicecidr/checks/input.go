@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/migration/kubeadmgate"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/trials"
 )
 
 // Input is what the checks look at.
@@ -24,7 +25,7 @@ type Input struct {
 	Workloads *rollout.State
 	Restarts  []rollout.Workload
 	// Trials are what was tried by dry runs.
-	Trials Trials
+	Trials trials.Trials
 	// Unanswered are errors of the API server in the place of answers.
 	Unanswered []error
 	// DualWrite is empty if no default range goes. Vouched is the user's word that there is none.

@@ -46,7 +46,7 @@ func (a Adoption) Step() engine.Step {
 // look leaves a Service alone that is gone or may no longer move; the range stays with it.
 func (a Adoption) look(ctx context.Context) (engine.State, *corev1.Service, error) {
 	p := a.Progress
-	svc, err := readService(ctx, a.Client, &p.Entry)
+	svc, err := p.Read(ctx, a.Client)
 	if err != nil {
 		return engine.Unknown, nil, err
 	}

@@ -50,7 +50,7 @@ func (b *bridgeStep) Title() string {
 
 func (b *bridgeStep) look(ctx context.Context) (engine.State, unbridged, error) {
 	p := b.progress
-	svc, err := readService(ctx, b.Client, &p.Entry)
+	svc, err := p.Read(ctx, b.Client)
 	seen := unbridged{service: svc}
 	if err != nil || svc == nil {
 		return engine.Done, seen, err
@@ -122,7 +122,7 @@ func (b *bridgeStep) reserve(ctx context.Context, svc *corev1.Service) (err erro
 }
 
 func (b *bridgeStep) prove(ctx context.Context) error {
-	svc, err := readService(ctx, b.Client, &b.progress.Entry)
+	svc, err := b.progress.Read(ctx, b.Client)
 	if err != nil || svc == nil {
 		return err
 	}

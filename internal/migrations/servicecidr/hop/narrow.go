@@ -53,7 +53,7 @@ func (n *narrowStep) read(ctx context.Context) (latest answers, err error) {
 	if latest.service != nil && latest.bridge != nil {
 		return latest, nil
 	}
-	latest.service, err = readService(ctx, n.Client, &n.progress.Entry)
+	latest.service, err = n.progress.Read(ctx, n.Client)
 	if err != nil || latest.service == nil {
 		return latest, err
 	}

@@ -73,7 +73,7 @@ func (o *ownStep) lookFirst() func(context.Context) (engine.State, *corev1.Servi
 
 func (o *ownStep) look(ctx context.Context) (engine.State, *corev1.Service, error) {
 	p := o.progress
-	svc, err := readService(ctx, o.Client, &p.Entry)
+	svc, err := p.Read(ctx, o.Client)
 	if err != nil || svc == nil {
 		return engine.Done, nil, err
 	}
@@ -81,7 +81,7 @@ func (o *ownStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 		return engine.Done, svc, nil // it is skipped when its turn to move comes
 	}
 	if !p.Beside(svc).IsValid() {
-		return engine.Blocked, svc, changedf(p.Key(), "is now of type %s at %q, neither at %s nor at %s",
+		return engine.Blocked, svc, services.ChangedError(p.Key(), "is now of type %s at %q, neither at %s nor at %s",
 			svc.Spec.Type, svc.Spec.ClusterIP, p.Old, p.New)
 	}
 	if o.answers(ctx, svc) == nil {
@@ -96,7 +96,7 @@ func (o *ownStep) has(svc *corev1.Service) error {
 	p := o.progress
 	beside := p.Beside(svc)
 	if form, there := ownaddress.FormOf(svc, beside); !there || form != p.Overlap.Form {
-		return changedf(p.Key(), "does not answer at %s", beside)
+		return services.ChangedError(p.Key(), "does not answer at %s", beside)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (o *ownStep) wanted(svc *corev1.Service) *corev1.Service {
 }
 
 func (o *ownStep) prove(ctx context.Context) error {
-	svc, err := readService(ctx, o.Client, &o.progress.Entry)
+	svc, err := o.progress.Read(ctx, o.Client)
 	if err != nil || svc == nil || o.mayNotMove(o.progress, svc) != "" {
 		return err
 	}
@@ -272,7 +272,7 @@ func (x *exchangeStep) look(ctx context.Context) (engine.State, *corev1.Service,
 	if x.remembers() {
 		return engine.Pending, x.progress.service, nil
 	}
-	svc, err := readService(ctx, x.Client, &x.progress.Entry)
+	svc, err := x.progress.Read(ctx, x.Client)
 	if err != nil || svc == nil {
 		return engine.Done, nil, err
 	}
@@ -283,7 +283,7 @@ func (x *exchangeStep) look(ctx context.Context) (engine.State, *corev1.Service,
 	case services.IsAt(svc, dest), services.IsAt(svc, src), x.mayNotMove(x.progress, svc) != "":
 		return engine.Pending, svc, nil
 	}
-	return engine.Blocked, svc, changedf(x.progress.Key(), "is now of type %s at %q, and was to move from %s to %s",
+	return engine.Blocked, svc, services.ChangedError(x.progress.Key(), "is now of type %s at %q, and was to move from %s to %s",
 		svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
 }
 
@@ -340,7 +340,7 @@ func (x *exchangeStep) move(ctx context.Context, svc *corev1.Service) error {
 }
 
 func (x *exchangeStep) prove(ctx context.Context) error {
-	svc, err := readService(ctx, x.Client, &x.progress.Entry)
+	svc, err := x.progress.Read(ctx, x.Client)
 	if err != nil || svc == nil || x.progress.skipped != "" {
 		return err
 	}
@@ -351,7 +351,7 @@ func (x *exchangeStep) prove(ctx context.Context) error {
 func (x *exchangeStep) arrived(svc *corev1.Service, keeps error) error {
 	_, dest := x.ends()
 	if !services.IsAt(svc, dest) {
-		return changedf(x.progress.Key(), "is of type %s at %q, want %s", svc.Spec.Type, svc.Spec.ClusterIP, dest)
+		return services.ChangedError(x.progress.Key(), "is of type %s at %q, want %s", svc.Spec.Type, svc.Spec.ClusterIP, dest)
 	}
 	if keeps != nil {
 		return fmt.Errorf("service %s has moved, but does not keep %s: %w", x.progress.Key(), x.progress.Beside(svc), keeps)
@@ -360,7 +360,7 @@ func (x *exchangeStep) arrived(svc *corev1.Service, keeps error) error {
 	return nil
 }
 
-func (x *exchangeStep) changes() ([]engine.Change, error) { return x.changesOfExchange(), nil }
+func (x *exchangeStep) changes() ([]engine.Change, error) { return x.etcd().Changes(), nil }
 
 // errNoStore is for a Migration whose etcd was taken out of it after Services had moved by it.
 var errNoStore error = &fault.Hinted{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/release"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/ownaddress"
@@ -364,7 +365,7 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 		return []engine.Change{kept, released, arrives(original)}, nil
 	}
 	if h.byEtcd(svc) {
-		return h.changesOfExchange(), nil
+		return h.etcd().Changes(), nil
 	}
 	leave, err := h.patchToExternalName(svc)
 	if err != nil {
@@ -381,7 +382,7 @@ func (h *hopStep) changes() ([]engine.Change, error) {
 			engine.Change{Verb: "create", Object: nudge},
 			engine.Change{Verb: "delete", Object: nudge + " (of an earlier attempt)"})
 	}
-	for _, c := range bridgeDeletion(p.BridgeKey(), svc.Spec.Selector) {
+	for _, c := range release.BridgeDeletion(p.BridgeKey(), svc.Spec.Selector) {
 		c.Object += " (instead, if the Service may not move any more by then)"
 		changes = append(changes, c)
 	}

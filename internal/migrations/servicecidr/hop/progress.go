@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/kube/stored"
@@ -117,18 +116,5 @@ func (p *Progress) reserveNew(ctx context.Context, c client.Client, migration st
 
 // IsTaken reports whether an address could not be reserved since another has it.
 func IsTaken(err error) bool { return errors.As(err, new(*bridge.TakenError)) }
-
-// readService returns nil for a Service that is gone.
-func readService(ctx context.Context, c client.Client, e *services.Entry) (*corev1.Service, error) {
-	svc := &corev1.Service{}
-	err := c.Get(ctx, e.Key(), svc)
-	if apierrors.IsNotFound(err) || (err == nil && svc.UID != e.Service.UID) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("service %s: %w", e.Key(), err)
-	}
-	return svc, nil
-}
 
 func noProof(context.Context) error { return nil }

@@ -13,6 +13,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/release"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/ownaddress"
@@ -88,7 +89,7 @@ func (h *hopStep) ends() (src, dest netip.Addr) { return h.progress.Ends(h.to) }
 
 // look finds nothing to do for a Service that is gone: its bridge is removed as an orphan.
 func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, error) {
-	svc, err := readService(ctx, h.Client, &h.progress.Entry)
+	svc, err := h.progress.Read(ctx, h.Client)
 	if err != nil || svc == nil {
 		return engine.Done, nil, err
 	}
@@ -99,7 +100,7 @@ func (h *hopStep) look(ctx context.Context) (engine.State, *corev1.Service, erro
 	case services.IsAt(svc, dest), h.progress.IsInTransit(svc, h.Domain), services.IsAt(svc, src), h.mayNotMove(h.progress, svc) != "":
 		return engine.Pending, svc, nil
 	}
-	return engine.Blocked, svc, changedf(h.progress.Key(), "is now of type %s at %q, and was to move from %s to %s",
+	return engine.Blocked, svc, services.ChangedError(h.progress.Key(), "is now of type %s at %q, and was to move from %s to %s",
 		svc.Spec.Type, svc.Spec.ClusterIP, src, dest)
 }
 
@@ -112,7 +113,7 @@ func (h *hopStep) left(ctx context.Context, src netip.Addr) bool {
 // keeps is nil for a Service that answers at an address itself, if it is to.
 func (h *hopStep) keeps(svc *corev1.Service, a netip.Addr) error {
 	if form, there := ownaddress.FormOf(svc, a); h.progress.KeepsItself() && (!there || form != h.progress.Overlap.Form) {
-		return changedf(h.progress.Key(), "does not answer at %s", a)
+		return services.ChangedError(h.progress.Key(), "does not answer at %s", a)
 	}
 	return nil
 }
@@ -160,18 +161,14 @@ func (h *hopStep) skip(ctx context.Context, svc *corev1.Service) error {
 	if services.WhyAddressless(svc).Kind == "" && !services.IsAt(svc, h.progress.Old) {
 		return nil
 	}
-	r := Release{
+	return release.Release{
 		Client: h.Client, Migration: h.Migration, Entry: &h.progress.Entry, Domain: h.Domain,
 		Strategies: h.Strategies,
-	}
-	if err := r.write(ctx, remainder{service: svc}); err != nil {
-		return err
-	}
-	return r.prove(ctx)
+	}.Do(ctx, svc)
 }
 
 func (h *hopStep) prove(ctx context.Context) error {
-	svc, err := readService(ctx, h.Client, &h.progress.Entry)
+	svc, err := h.progress.Read(ctx, h.Client)
 	if err != nil || svc == nil || h.progress.stranded != "" {
 		return err
 	}
@@ -206,16 +203,16 @@ func (h *hopStep) verifySpec(svc *corev1.Service, original *corev1.ServiceSpec) 
 	s, key := &svc.Spec, h.progress.Key()
 	switch {
 	case !services.IsAt(svc, dest) || s.ExternalName != "":
-		return changedf(key, "is of type %s at %q, want %s", s.Type, s.ClusterIP, dest)
+		return services.ChangedError(key, "is of type %s at %q, want %s", s.Type, s.ClusterIP, dest)
 	case !equality.Semantic.DeepEqual(s.IPFamilies, original.IPFamilies),
 		!equality.Semantic.DeepEqual(s.IPFamilyPolicy, original.IPFamilyPolicy),
 		!equality.Semantic.DeepEqual(s.InternalTrafficPolicy, original.InternalTrafficPolicy):
-		return changedf(key, "lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy")
+		return services.ChangedError(key, "lost its ipFamilies, ipFamilyPolicy or internalTrafficPolicy")
 	case services.AddressBeside(services.ParseAddresses(original.ClusterIPs), dest) != services.AddressBeside(services.AddressesOf(svc), dest):
-		return changedf(key, "is at %v, and did not keep its other address", s.ClusterIPs)
+		return services.ChangedError(key, "is at %v, and did not keep its other address", s.ClusterIPs)
 	case original.Type == corev1.ServiceTypeNodePort &&
 		(!samePorts(s.Ports, original.Ports) || s.ExternalTrafficPolicy != original.ExternalTrafficPolicy):
-		return changedf(key, "lost its node ports or externalTrafficPolicy")
+		return services.ChangedError(key, "lost its node ports or externalTrafficPolicy")
 	}
 	return h.keeps(svc, src)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/exchange"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/cidr"
@@ -39,7 +40,7 @@ type Steps struct {
 	Now        func() time.Time
 	Strategies services.Strategies
 	// Store is where API servers keep those that go by etcd.
-	Store Store
+	Store exchange.Store
 	// OnMove, if set, gets each Service that has got to its other address.
 	OnMove func(migration.Move)
 	// OnStranded, if set, gets each Service that was refused an address between its patches.

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/migrations/servicecidr/release"
 	"github.com/replumb/replumb/internal/migrations/servicecidr/services"
 	"github.com/replumb/replumb/internal/network/bridge"
 	"github.com/replumb/replumb/internal/network/ownaddress"
@@ -17,7 +18,7 @@ import (
 // unbridgeStep removes the bridge of a Service that has moved and answers at both addresses itself.
 // Cluster DNS may have led clients to the bridge's own address in the hop, so it comes after drain.
 type unbridgeStep struct {
-	engine.Observed[remainder]
+	engine.Observed[answers]
 
 	*Steps
 	progress *Progress
@@ -32,43 +33,45 @@ type Users func(ctx context.Context, address string) (string, error)
 // is used stays, and finish waits for its clients.
 func (s *Steps) Unbridge(e *services.Entry, users Users) engine.Step {
 	u := &unbridgeStep{Steps: s, progress: s.Tracker.Of(e), users: users}
-	u.Observed = engine.Observed[remainder]{
+	u.Observed = engine.Observed[answers]{
 		Name: "unbridge/" + e.Key().String(), About: fmt.Sprintf("Remove the bridge of %s, which answers at both addresses itself", e.Key()),
 		Look: u.look, Write: u.write, Proof: u.prove,
-		Changes: func() ([]engine.Change, error) { return bridgeDeletion(e.BridgeKey(), e.Service.Spec.Selector), nil },
+		Changes: func() ([]engine.Change, error) {
+			return release.BridgeDeletion(e.BridgeKey(), e.Service.Spec.Selector), nil
+		},
 	}
 	return u
 }
 
 // look leaves a bridge that is still needed, or that is not replumb's.
-func (u *unbridgeStep) look(ctx context.Context) (engine.State, remainder, error) {
+func (u *unbridgeStep) look(ctx context.Context) (engine.State, answers, error) {
 	p := u.progress
-	svc, err := readService(ctx, u.Client, &p.Entry)
+	svc, err := p.Read(ctx, u.Client)
 	if err != nil || svc == nil || !p.KeepsItself() || !services.IsAt(svc, p.New) {
-		return engine.Done, remainder{}, err
+		return engine.Done, answers{}, err
 	}
 	have := &corev1.Service{}
 	err = u.Client.Get(ctx, p.BridgeKey(), have)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && !bridge.Named(have, svc.UID):
-		return engine.Done, remainder{}, nil
+		return engine.Done, answers{}, nil
 	case err != nil:
-		return engine.Unknown, remainder{}, fmt.Errorf("bridge %s: %w", p.BridgeKey(), err)
+		return engine.Unknown, answers{}, fmt.Errorf("bridge %s: %w", p.BridgeKey(), err)
 	}
 	for _, own := range have.Spec.ClusterIPs {
 		by, err := u.users(ctx, own)
 		if err != nil || by != "" {
 			u.note = fmt.Sprintf("bridge %s stays until finish, for %s uses its own address %s", p.BridgeKey(), by, own)
-			return engine.Done, remainder{}, err
+			return engine.Done, answers{}, err
 		}
 	}
-	return engine.Pending, remainder{service: svc, bridge: have}, nil
+	return engine.Pending, answers{service: svc, bridge: have}, nil
 }
 
 // Note says why a bridge stays.
 func (u *unbridgeStep) Note() string { return u.note }
 
-func (u *unbridgeStep) write(ctx context.Context, seen remainder) error {
+func (u *unbridgeStep) write(ctx context.Context, seen answers) error {
 	if form, there := ownaddress.FormOf(seen.service, u.progress.Old); !there || form != u.progress.Overlap.Form {
 		if err := (&ownStep{Steps: u.Steps, progress: u.progress}).add(ctx, seen.service); err != nil {
 			return err

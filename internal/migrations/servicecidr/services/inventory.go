@@ -198,6 +198,11 @@ func (s *Inventory) Pending() []*Entry {
 	return out
 }
 
+// Unbridged are those of Pending that have no bridge, whether they need one or not.
+func (s *Inventory) Unbridged() []*Entry {
+	return slices.DeleteFunc(s.Pending(), func(e *Entry) bool { return e.Bridge != nil })
+}
+
 // ProbesPending reports whether a Service that agents call has not moved.
 func (s *Inventory) ProbesPending() bool {
 	return slices.ContainsFunc(s.Probes, func(e *Entry) bool { return e.Position != Moved && !e.IsStranded() })
