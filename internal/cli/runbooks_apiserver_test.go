@@ -56,10 +56,14 @@ func (r *runbook) script(commands []string, files string) string {
 			text += "! exec bash -o pipefail -c '" + quoted + "'\n! stdout .\n"
 			continue
 		}
-		text += "ttyin -stdin answer\nexec bash -o pipefail -c '" + quoted + "'\n"
+		answer := "yes"
+		if strings.HasPrefix(c, "replumb finish") {
+			answer = "cluster" // whose name it asks for
+		}
+		text += "ttyin -stdin " + answer + "\nexec bash -o pipefail -c '" + quoted + "'\n"
 	}
 	dir := r.TempDir()
-	err := os.WriteFile(filepath.Join(dir, "runbook.txtar"), fmt.Appendf(nil, "%s\n-- answer --\nyes\n%s", text, files), 0o600)
+	err := os.WriteFile(filepath.Join(dir, "runbook.txtar"), fmt.Appendf(nil, "%s\n-- yes --\nyes\n-- cluster --\nenvtest\n%s", text, files), 0o600)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -152,6 +152,7 @@ func (w *watchedNodes) status(t *Tally) *v1alpha1.ProofStatus {
 			st.Nodes++
 		}
 	}
+	st.Silent = append(st.Silent, t.leavers()...)
 	st.Silent = st.Silent[:min(len(st.Silent), 64)]
 	return st
 }

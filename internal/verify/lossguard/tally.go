@@ -49,7 +49,11 @@ type Tally struct {
 	// latest is the instance of an agent that was first heard of last.
 	latest map[Agent]string
 	// excused are nodes that nothing is held against.
-	excused  map[string]bool
+	excused map[string]bool
+	// cordoned has every node there is, and whether it is cordoned; held and left are by node, too.
+	cordoned map[string]bool
+	held     map[string]*heldLosses
+	left     map[string]int64
 	counters map[counterKey]counter
 	connects map[connectKey]time.Time
 	reports  map[string]*v1alpha1.NodeReport
@@ -71,7 +75,7 @@ func NewTally() *Tally {
 	return &Tally{
 		agents: map[speaker]*agentState{}, latest: map[Agent]string{}, excused: map[string]bool{},
 		counters: map[counterKey]counter{}, connects: map[connectKey]time.Time{}, reports: map[string]*v1alpha1.NodeReport{},
-		strangers: map[Agent]string{},
+		strangers: map[Agent]string{}, held: map[string]*heldLosses{}, left: map[string]int64{},
 	}
 }
 
@@ -133,6 +137,7 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 		t.observe(r, &r.Status.Agents[i], at)
 	}
 	var fresh []v1alpha1.Loss
+	failed := t.Failed
 	for i := range r.Status.Probes {
 		if loss := t.count(r.Name, &r.Status.Probes[i]); loss != nil {
 			fresh = append(fresh, *loss)
@@ -141,6 +146,10 @@ func (t *Tally) Take(r *v1alpha1.NodeReport, at time.Time) []v1alpha1.Loss {
 	fresh = append(fresh, t.connected(r)...)
 	for i := range r.Status.Agents {
 		t.arm(r, &r.Status.Agents[i], at)
+	}
+	if len(fresh) > 0 && t.cordoned[r.Name] {
+		t.hold(r.Name, fresh, failed, at)
+		return nil
 	}
 	for i := range fresh {
 		if t.learnsLate(r, &fresh[i], at) {

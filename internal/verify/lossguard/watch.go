@@ -82,7 +82,7 @@ func (w *Watch) Start(ctx context.Context) (guarded context.Context, stop func()
 	return guarded, func() {
 		end()
 		running.Wait()
-		w.observe(seen.rest(), nil)
+		w.observe(seen.rest(), w.settle(w.now().Add(leaveWithin)).losses)
 		last, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer done()
 		w.write(last)
@@ -109,9 +109,14 @@ func (w *Watch) seen() *reports {
 
 func (w *Watch) arrived(r *v1alpha1.NodeReport, n news, cancel context.CancelCauseFunc) {
 	w.observe(n.samples, n.losses)
+	w.judge(n, cancel)
 	if w.Observer != nil && len(r.Status.Clients) > 0 {
 		w.Observer.Clients(r.Name, r.Status.Clients)
 	}
+}
+
+// judge stops the run if what is new is too much.
+func (w *Watch) judge(n news, cancel context.CancelCauseFunc) {
 	switch {
 	case len(n.losses) > 0 && w.spent(n.failed, 0):
 		slices.Reverse(n.latest)
@@ -119,6 +124,15 @@ func (w *Watch) arrived(r *v1alpha1.NodeReport, n news, cancel context.CancelCau
 	case w.spent(0, n.late):
 		cancel(&LossError{Migration: w.Migration, Late: n.late, Budget: *w.LateBudget, Lates: n.lates})
 	}
+}
+
+// settle counts what was held against nodes that do not leave.
+func (w *Watch) settle(now time.Time) (n news) {
+	w.seen().read(func(t *Tally) {
+		n.losses = t.Settle(now)
+		n.failed, n.latest = t.Failed, slices.Clone(t.Losses)
+	})
+	return n
 }
 
 // spent reports whether losses or late answers exceed their budget.
@@ -151,6 +165,9 @@ func (w *Watch) look(ctx context.Context, cancel context.CancelCauseFunc) {
 		if quiet > 0 && !w.Lenient {
 			cancel(&agentset.SilentError{Missing: []agentset.Silent{w.why(ctx, silent)}, For: quiet})
 		}
+		n := w.settle(w.now())
+		w.observe(nil, n.losses)
+		w.judge(n, cancel)
 		w.measure(cancel)
 		if w.now().Sub(wrote) >= writeEvery {
 			wrote = w.now()
@@ -166,7 +183,12 @@ func (w *Watch) list(ctx context.Context) error {
 		return fmt.Errorf("listing nodes: %w", err)
 	}
 	w.nodes.set(nodes.Items)
+	cordoned := map[string]bool{}
+	for i := range nodes.Items {
+		cordoned[nodes.Items[i].Name] = nodes.Items[i].Spec.Unschedulable
+	}
 	w.seen().read(func(t *Tally) {
+		t.Cordon(cordoned)
 		for i := range nodes.Items {
 			t.Excuse(nodes.Items[i].Name, agentset.Apart(&nodes.Items[i]))
 		}
