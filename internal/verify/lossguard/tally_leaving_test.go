@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestCordonedNode: what a cordoned node loses waits until it is known whether the node leaves the cluster, and counts if it does not.
+// TestCordonedNode: what a cordoned node loses waits until it is known whether the node leaves the
+// cluster, and counts if it does not.
 func TestCordonedNode(t *testing.T) {
 	tests := []struct {
 		name  string
