@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -166,4 +167,40 @@ func scheduler(bin string) machine.Program {
 		"--authentication-kubeconfig=" + conf,
 		"--authorization-kubeconfig=" + conf,
 	}}
+}
+
+// apiServers are where those of all control planes serve.
+func (l ControlPlaneNodes) apiServers() []string {
+	var all []string
+	for _, m := range l.with(ControlPlane) {
+		all = append(all, m.apiServer().String())
+	}
+	return all
+}
+
+// startControlPlane starts the machine of a control plane, whose API server is to be known by the addresses of services too.
+func (l ControlPlaneNodes) start(
+	ctx context.Context, fabric *namespace, creds *credentials, m *Member, services ...netip.Addr,
+) error {
+	listener, port, err := listen()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }()
+	m.Port = port
+	spec := l.nodeSpec(m)
+	spec.Forward.To = []string{m.apiServer().String()}
+	var content map[string][]byte
+	if l.Topology.byKubeadm() {
+		content, err = l.kubeadm().files(m, creds)
+	} else {
+		content, err = l.files(m, creds, services...)
+	}
+	if err != nil {
+		return err
+	}
+	if err := l.machines().startOn(ctx, fabric, spec, listener, m, content); err != nil || !l.Topology.byKubeadm() || l.Topology.CNI != HostLocal {
+		return err
+	}
+	return l.machines().masquerade(ctx, m)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -208,4 +209,67 @@ func (l Workers) loadOn(ctx context.Context, node, archive string) error {
 		return fmt.Errorf("loading %s on %s: %w: %s", archive, node, err, out)
 	}
 	return nil
+}
+
+// build makes what runs in the lab, or finds it made, and returns the archive of images for the nodes.
+func (l images) build(ctx context.Context, o Options) (images string, err error) {
+	b, err := component.NewBuilder(o.Progress)
+	if err != nil {
+		return "", err
+	}
+	b.Line = o.Line
+	needed := slices.DeleteFunc(component.All(), func(c component.Component) bool { return !l.Topology.runs(c) })
+	dirs, err := b.Build(ctx, needed...)
+	if err != nil {
+		return "", err
+	}
+	l.Binaries = binaries{
+		kubernetes: l.Topology.kubernetesIn(
+			dirs,
+		),
+		containerd: dirs["containerd"],
+		cni:        dirs["cni"],
+		calico:     dirs["calico"],
+		flannel:    dirs["flannel"],
+		kubeadm:    dirs[kubeadmComponent],
+	}
+	l.Binaries.cilium = dirs[ciliumComponent]
+	l.Binaries.registry, l.Binaries.further = dirs["registry"], l.Topology.ofAddons(dirs)
+	if err := l.writeFurther(); err != nil {
+		return "", err
+	}
+	if l.Topology.CNI == HostLocal {
+		// In the lab's own folder, which machines see at its path; the go command does the caching.
+		l.Binaries.podnet = l.dir("bin")
+		if err := component.BuildMain(ctx, component.Lab, "./podnet", filepath.Join(l.Binaries.podnet, podnetProgram)); err != nil {
+			return "", err
+		}
+	}
+	if l.Topology.Edge && !l.Fabrics().isGuest() {
+		if err := component.BuildMain(ctx, component.Lab, "./images/client", l.dir("bin", probingClient)); err != nil {
+			return "", err
+		}
+	}
+	set, others, err := l.Topology.networkImages(l.Binaries)
+	if err != nil {
+		return "", err
+	}
+	coreDNS := filepath.Join(dirs["coredns"], "coredns")
+	if l.Topology.byKubeadm() {
+		its, err := kubeadmImages(l.Binaries, coreDNS, l.Topology.Kubernetes)
+		if err != nil {
+			return "", err
+		}
+		set, others = set+"kubeadm-", append(others, its...)
+	}
+	return buildImages(ctx, set, coreDNS, others...)
+}
+
+// keepImages keeps an archive for nodes that join later: the cache drops it when others are built.
+func (l images) keep(archive string) string {
+	kept := l.dir("images.tar")
+	if os.Link(archive, kept) != nil { // on another file system
+		return archive
+	}
+	return kept
 }

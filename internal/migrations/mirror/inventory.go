@@ -11,6 +11,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/kube/objectsync/copypreview"
+	"github.com/replumb/replumb/internal/migrations/mirror/certificates"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 )
 
@@ -47,7 +48,7 @@ type Inventory struct {
 	Objects *copypreview.Inventory
 	Claims  []Claim
 	// Certified are the objects whose certificates get aliases, or have them.
-	Certified []certified
+	Certified []certificates.Certified
 	// Uncovered are certificates that no one here issues.
 	Uncovered []Uncovered
 	Originals []client.Object
@@ -124,12 +125,12 @@ func (s *Inventory) Counts() v1alpha1.Counts {
 	return c
 }
 
-func (s *Inventory) toExtend() []certified {
-	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.secrets) == 0 })
+func (s *Inventory) toExtend() []certificates.Certified {
+	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certificates.Certified) bool { return len(c.Secrets) == 0 })
 }
 
-func (s *Inventory) extended() []certified {
-	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certified) bool { return len(c.added) == 0 })
+func (s *Inventory) extended() []certificates.Certified {
+	return slices.DeleteFunc(slices.Clone(s.Certified), func(c certificates.Certified) bool { return len(c.Added) == 0 })
 }
 
 func (s *Inventory) Copied() (objects, kinds int) {

@@ -19,6 +19,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/objectsync/copypreview"
 	"github.com/replumb/replumb/internal/kube/objectsync/objects"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/mirror/certificates"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 	"github.com/replumb/replumb/internal/network/dnsrecords"
 )
@@ -264,14 +265,14 @@ func (j *Job) lookAtCertificates(ctx context.Context, s *Inventory) error {
 	for i := range objects {
 		o := &objects[i]
 		if !s.Spec.chosen(o.GetNamespace()) {
-			if c := certifiedBy(o, nil); c != nil { // it was chosen before
+			if c := certificates.Of(o, nil); c != nil { // it was chosen before
 				s.Certified = append(s.Certified, *c)
 			}
 			continue
 		}
-		if c := certifiedBy(o, aliases); c != nil {
+		if c := certificates.Of(o, aliases); c != nil {
 			s.Certified = append(s.Certified, *c)
-			if len(c.add) > 0 {
+			if len(c.Add) > 0 {
 				s.Originals = append(s.Originals, o)
 			}
 			continue
@@ -283,7 +284,7 @@ func (j *Job) lookAtCertificates(ctx context.Context, s *Inventory) error {
 
 // uncovered are certificates of an Ingress that cert-manager does not issue, and that lack aliases.
 func (j *Job) uncovered(ctx context.Context, o *unstructured.Unstructured, aliases []v1alpha1.HostAlias) []Uncovered {
-	if o.GetKind() != ingressKind().Kind || issued(o) {
+	if o.GetKind() != certificates.IngressKind().Kind || certificates.Issued(o) {
 		return nil
 	}
 	var out []Uncovered
@@ -296,7 +297,7 @@ func (j *Job) uncovered(ctx context.Context, o *unstructured.Unstructured, alias
 			if secret == "" || !slices.Contains(hosts, a.Name) {
 				continue
 			}
-			err := good(ctx, j.from, client.ObjectKey{Namespace: o.GetNamespace(), Name: secret}, []string{a.Alias})
+			err := certificates.Good(ctx, j.from, client.ObjectKey{Namespace: o.GetNamespace(), Name: secret}, []string{a.Alias})
 			if err != nil && apierrors.ReasonForError(err) == "" { // it is about the certificate
 				out = append(out, Uncovered{Secret: o.GetNamespace() + "/" + secret, Alias: a.Alias})
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/objectsync/copyrules"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations/mirror/certificates"
 	"github.com/replumb/replumb/internal/network/dnscutover"
 	"github.com/replumb/replumb/internal/safety/freeze"
 	"github.com/replumb/replumb/internal/spec/hook"
@@ -146,13 +147,13 @@ func (p *Planner) freeze() []engine.Group {
 func (p *Planner) certificates() []engine.Group {
 	var stale, lacking []engine.Step
 	for _, c := range p.Inventory.extended() {
-		if len(c.stale) > 0 {
-			stale = append(stale, withdrawAliases(p.Tools.Client(), c))
+		if len(c.Stale) > 0 {
+			stale = append(stale, certificates.Withdraw(p.Tools.Client(), c))
 		}
 	}
 	s := p.spec()
 	for _, c := range p.Inventory.toExtend() {
-		lacking = append(lacking, extendCertificate(p.Tools.Client(), c, s.aliases()))
+		lacking = append(lacking, certificates.Extend(p.Tools.Client(), c, s.aliases()))
 	}
 	return append(engine.AtOnce(parallel, "", stale...), engine.AtOnce(parallel, "", lacking...)...)
 }
@@ -320,7 +321,7 @@ func (p *Planner) tidy() []engine.Group {
 	groups = append(groups, p.Remains...)
 	var steps []engine.Step
 	for _, c := range p.Inventory.extended() {
-		steps = append(steps, restoreCertificate(p.Tools.Client(), c))
+		steps = append(steps, certificates.Restore(p.Tools.Client(), c))
 	}
 	groups = append(groups, engine.AtOnce(parallel, "", steps...)...)
 	groups = append(groups, engine.InOrder(append([]engine.Step{p.freezer().Undo()}, p.ResumeGitOps()...)...)...)

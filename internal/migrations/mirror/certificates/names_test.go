@@ -1,4 +1,4 @@
-package mirror
+package certificates
 
 import (
 	"slices"
@@ -55,15 +55,15 @@ func TestCertifiedBy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := object(t, test.text)
 			before := namesOf(o)
-			c := certifiedBy(o, aliases)
+			c := Of(o, aliases)
 			if (c == nil) != (test.names == nil) {
 				t.Fatalf("it is %+v", c)
 			}
 			if c == nil {
 				return
 			}
-			if !slices.Equal(c.add, test.add) {
-				t.Errorf("it lacks %v, want %v", c.add, test.add)
+			if !slices.Equal(c.Add, test.add) {
+				t.Errorf("it lacks %v, want %v", c.Add, test.add)
 			}
 			if withAliases(o, aliases) != (len(test.add) > 0) || !slices.Equal(namesOf(o), test.names) {
 				t.Errorf("it has %v, want %v", namesOf(o), test.names)
