@@ -79,7 +79,7 @@ func TestRestartGuide(t *testing.T) {
 	} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 		n.Status.NodeInfo.KubeletVersion = version
-		got := restartGuide(n, v1alpha1.KubeProxyNFTables)
+		got := restartGuide(n, modes{v1alpha1.KubeProxyIPTables, v1alpha1.KubeProxyNFTables})
 		for _, w := range append(want, "node a") {
 			if !strings.Contains(got, w) {
 				t.Errorf("%s: no %q in\n%s", version, w, got)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"github.com/replumb/replumb/internal/network/ipvs"
 )
 
 // Check asks the node. The report has what does not hold as problems; what
@@ -58,8 +60,8 @@ func (s ServiceQuery) await(ctx context.Context, to netip.Addr, limit time.Durat
 	}
 }
 
-// programmed reports whether kube-proxy has rules for packets to the address of a Service, in
-// whichever of its modes but ipvs.
+// programmed reports whether kube-proxy has rules for packets to the address of a Service, or a
+// virtual server.
 func (s ServiceQuery) programmed(to netip.Addr) (bool, error) {
 	c, err := openNFTables()
 	if err != nil {
@@ -73,7 +75,11 @@ func (s ServiceQuery) programmed(to netip.Addr) (bool, error) {
 		return has, err
 	}
 	err = legacyPart{s.Host, kubeProxy()}.saves(func(save string) { has = has || inSave(save, to) })
-	return has, err
+	if err != nil || has {
+		return has, err
+	}
+	servers, err := ipvs.Servers()
+	return slices.ContainsFunc(servers, func(s ipvs.Server) bool { return s.At.Addr() == to }), err
 }
 
 // inMaps looks into the maps of mode nftables, whose keys begin with the address.

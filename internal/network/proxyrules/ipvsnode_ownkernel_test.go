@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
+	"github.com/replumb/replumb/internal/network/ipvs"
 	"github.com/replumb/replumb/internal/testing/ownkernel"
 )
 
@@ -36,9 +37,6 @@ type ipvsNode struct {
 	places             map[string]netns.NsHandle
 	proxy              *exec.Cmd
 }
-
-// ipvs is the mode whose Services are virtual servers of the kernel.
-const ipvs = "ipvs"
 
 // The node itself, and the pod on another one.
 const (
@@ -187,6 +185,7 @@ clusterCIDR: 10.244.0.0/16
 hostnameOverride: node1
 clientConnection: {kubeconfig: %s}
 conntrack: {maxPerCore: 0, min: 0}
+ipvs: {excludeCIDRs: [172.30.0.9/32]}
 `, mode, n.kubeconfig), 0o600))
 	log, err := os.Create("/run/proxy-" + mode + ".log")
 	must(t, err)
@@ -362,10 +361,10 @@ func frontends(t *testing.T, mode string) int {
 	t.Helper()
 	all := Frontends{}
 	switch mode {
-	case ipvs:
-		text, err := os.ReadFile("/proc/thread-self/net/ip_vs") // the first thread may be in a pod
+	case IPVS:
+		all, err := ipvs.Servers()
 		must(t, err)
-		return strings.Count(string(text), "\nTCP ")
+		return len(all)
 	case IPTables:
 		all.ofIPTables(program(t, "", "iptables-save", "-t", "nat"), false)
 	case NFTables:

@@ -1,0 +1,188 @@
+// Package ipvs knows what kube-proxy in mode ipvs keeps in the kernel of a node: virtual servers,
+// and the connections that go through them. Those of others, such as keepalived's, are told apart.
+package ipvs
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Device has the addresses of Services (defaultDummyDevice in pkg/proxy/ipvs of k8s.io/kubernetes).
+const Device = "kube-ipvs0"
+
+// Sets are prefixes of kube-proxy's ipsets, of IPv4 and IPv6 (ipsetInfo and NewIPSet, there).
+// Others use names that begin with KUBE- as well, such as kube-router.
+func Sets() (all []string) {
+	for _, family := range []string{"KUBE-", "KUBE-6-"} {
+		for _, name := range []string{"LOOP-BACK", "CLUSTER-IP", "EXTERNAL-IP", "LOAD-BALANCER", "NODE-PORT-", "HEALTH-CHECK-NODE-PORT", "IPVS-IPS"} {
+			all = append(all, family+name)
+		}
+	}
+	return all
+}
+
+// Frontend is an address and a port of a protocol, such as tcp.
+type Frontend struct {
+	Protocol string
+	At       netip.AddrPort
+}
+
+func (f Frontend) String() string { return f.At.String() + " " + f.Protocol }
+
+// Server is one virtual server.
+type Server struct {
+	Frontend
+	// Leads reports whether it has a server that takes new connections.
+	Leads bool
+	// NodePort reports whether kube-proxy has it for a node port.
+	NodePort bool
+}
+
+// parseServers reads /proc/net/ip_vs. Those of firewall marks are left out: kube-proxy has none.
+func parseServers(text string) (all []Server, err error) {
+	mine := false // whether the lines that follow are of the last of all
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) < 2:
+		case f[0] == "->":
+			const weight = 3
+			if mine && len(f) > weight && f[weight] != "0" && f[1] != "RemoteAddress:Port" {
+				all[len(all)-1].Leads = true
+			}
+		case slices.Contains([]string{"TCP", "UDP", "SCTP"}, f[0]):
+			at, err := parseAddrPort(f[1])
+			if err != nil {
+				return nil, err
+			}
+			all, mine = append(all, Server{Frontend: Frontend{strings.ToLower(f[0]), at}}), true
+		default:
+			mine = false
+		}
+	}
+	return all, nil
+}
+
+// parseAddrPort reads 0A600014:0050, or [fd00:0000:...]:0050.
+func parseAddrPort(text string) (netip.AddrPort, error) {
+	at := strings.LastIndexByte(text, ':')
+	if at < 0 {
+		return netip.AddrPort{}, fmt.Errorf("reading what IPVS has: no port in %q", text)
+	}
+	return joined(strings.Trim(text[:at], "[]"), text[at+1:])
+}
+
+// joined reads an address and a port as the kernel lists them, in hexadecimal digits.
+func joined(address, port string) (netip.AddrPort, error) {
+	p, err := strconv.ParseUint(port, 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("reading what IPVS has: port %q", port)
+	}
+	if strings.Contains(address, ":") {
+		a, err := netip.ParseAddr(address)
+		if err != nil {
+			return netip.AddrPort{}, fmt.Errorf("reading what IPVS has: %w", err)
+		}
+		return netip.AddrPortFrom(a, uint16(p)), nil
+	}
+	n, err := strconv.ParseUint(address, 16, 32)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("reading what IPVS has: address %q", address)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), uint16(p)), nil
+}
+
+// Connection is one that somebody holds open to a frontend.
+type Connection struct {
+	To   Frontend
+	From netip.Addr
+}
+
+// openStates are those of connections that carry something (tcp_state_name_table and its kin in
+// net/netfilter/ipvs of Linux). One that is only begun may be to a server that has gone.
+func openStates() []string {
+	return []string{"ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "UDP", "SHUTDOWN_SENT", "SHUTDOWN_RECEIVED", "SHUTDOWN_ACK_SENT"}
+}
+
+// parseConnections reads the open ones of /proc/net/ip_vs_conn. One without a port of its client
+// remembers where a client goes (sessionAffinity), and is none.
+func parseConnections(text string) (all []Connection, err error) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		const fields = 8
+		if len(f) < fields || !slices.Contains(openStates(), f[7]) {
+			continue
+		}
+		client, err := joined(f[1], f[2])
+		if err != nil {
+			return nil, err
+		}
+		to, err := joined(f[3], f[4])
+		if err != nil {
+			return nil, err
+		}
+		if client.Port() != 0 {
+			all = append(all, Connection{Frontend{strings.ToLower(f[0]), to}, client.Addr()})
+		}
+	}
+	return all, nil
+}
+
+// Owner tells kube-proxy's virtual servers from those of others.
+type Owner struct {
+	// bound are the addresses on its device.
+	bound map[netip.Addr]bool
+	// listed are the frontends of its ipsets, and nodePorts their ports, with protocols.
+	listed    map[Frontend]bool
+	nodePorts map[string]bool
+}
+
+func newOwner() *Owner {
+	return &Owner{bound: map[netip.Addr]bool{}, listed: map[Frontend]bool{}, nodePorts: map[string]bool{}}
+}
+
+func nodePort(protocol string, port uint16) string { return fmt.Sprintf("%s %d", protocol, port) }
+
+// take adds a member of an ipset. One of a bitmap has no address, and its protocol is in the name.
+func (o *Owner) take(set, protocol string, at netip.AddrPort) {
+	if !strings.Contains(set, "-NODE-PORT-") {
+		o.listed[Frontend{protocol, at}] = true
+		return
+	}
+	for _, p := range []string{"TCP", "UDP", "SCTP"} {
+		if strings.Contains(set, "-"+p) {
+			o.nodePorts[nodePort(strings.ToLower(p), at.Port())] = true
+		}
+	}
+}
+
+// own are those of kube-proxy, with what they are for.
+func (o *Owner) own(servers []Server) (own []Server) {
+	for _, s := range servers {
+		at := o.bound[s.At.Addr()] || o.listed[s.Frontend]
+		s.NodePort = !at && o.nodePorts[nodePort(s.Protocol, s.At.Port())]
+		if at || s.NodePort {
+			own = append(own, s)
+		}
+	}
+	return own
+}
+
+// Tell names what is open, by frontend.
+func Tell(open []Connection) (lines []string) {
+	count, one := map[Frontend]int{}, map[Frontend]netip.Addr{}
+	for _, c := range open {
+		count[c.To]++
+		if have, ok := one[c.To]; !ok || c.From.Less(have) {
+			one[c.To] = c.From
+		}
+	}
+	for to, n := range count {
+		lines = append(lines, fmt.Sprintf("%d open to %s, from %s", n, to, one[to]))
+	}
+	slices.Sort(lines)
+	return lines
+}
