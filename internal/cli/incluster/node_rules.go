@@ -59,7 +59,9 @@ func (n node) ipvs() *cobra.Command {
 	leave.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait until nothing does")
 	remove := &cobra.Command{Use: "remove", Short: "Remove what mode ipvs has left, if nothing uses it", Args: command.NoArgs}
 	n.reporting(remove, func(*cobra.Command) (*nodecleanup.TracesReport, error) { return h.RemoveIPVS() })
-	for _, sub := range []*cobra.Command{leave, remove} {
+	quiesce := &cobra.Command{Use: "quiesce", Short: "Have virtual servers keep their connections, and take no new ones", Args: command.NoArgs}
+	n.reporting(quiesce, func(*cobra.Command) (*nodecleanup.TracesReport, error) { return h.QuiesceIPVS() })
+	for _, sub := range []*cobra.Command{leave, quiesce, remove} {
 		rootFlag(sub, &h.Root)
 		cmd.AddCommand(sub)
 	}

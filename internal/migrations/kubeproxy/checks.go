@@ -131,7 +131,7 @@ func serviceChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP7203", Severity: findings.Warning, Run: checkRanges,
-			Claim: "no Service with loadBalancerSourceRanges is called at the address of its balancer while nodes leave mode ipvs",
+			Claim: "every Service may lose connections at its balancer's address while nodes leave mode ipvs",
 			Why: "mode iptables drops what comes for such an address and was not translated, and so what IPVS leads: on a node that is changed, open " +
 				"connections through that address end, and new ones may fail for as long as rules are written",
 			Fix: "change nodes when such connections may end (spec.windows), or drain the node from the balancer before its turn (spec.hooks)",

@@ -50,7 +50,7 @@ func (m modes) leads() string {
 func (p *Planner) after(node string, m modes) []engine.Step {
 	switch {
 	case m.from == v1alpha1.KubeProxyIPVS:
-		return nil
+		return []engine.Step{p.quiesce(node)}
 	case m.beside():
 		return []engine.Step{p.clean(node, nodecleanup.ProxyBesideIPVS, "clean", "Remove what mode "+string(m.from)+" has left")}
 	}
@@ -94,6 +94,16 @@ func (p *Planner) leaveAddresses(node string) engine.Step {
 		s.remark, err = standing(node, r)
 		return err
 	}
+	return s
+}
+
+// quiesce has nothing new go by virtual servers, which nobody keeps up any more: where a Service
+// has lost its endpoints they would lead to what is at those addresses by then. kube-proxy in mode
+// ipvs gives servers their weight again when it starts (syncEndpoint in pkg/proxy/ipvs of
+// k8s.io/kubernetes).
+func (p *Planner) quiesce(node string) engine.Step {
+	s := p.ipvs(node, "quiesce", "Have IPVS keep its connections and take no new ones", "quiesce")
+	s.Further = []engine.Change{{Verb: "write", Object: "Node " + node, Body: map[string]any{"weight": "0, of kube-proxy's virtual servers"}}}
 	return s
 }
 
@@ -185,8 +195,7 @@ func (g *ipvsGate) Deadline() time.Duration { return g.wait }
 
 func (*ipvsGate) Guide() string {
 	return "Nothing new goes by what mode ipvs has left. Open connections end with their clients, or with the pods that they lead to: " +
-		"kubectl rollout restart, where one stays open. replumb goes on by itself when none is; what mode ipvs has left does no harm meanwhile, " +
-		"but to a Service that loses all its endpoints."
+		"kubectl rollout restart, where one stays open. replumb goes on by itself when none is. Until then nothing is removed."
 }
 
 // Waits lets an interrupted run end at once: what its pod does is safe to cut off.

@@ -231,7 +231,7 @@ func (p *Planner) handOver(node string, mode v1alpha1.KubeProxyMode, d engine.Di
 	return slices.Concat(steps, []engine.Step{
 		p.mark(node, v1alpha1.ModeLeaving, "End kube-proxy of the former mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the former mode", node, *own),
-		p.trial(node, "services"),
+		p.trial(node, "services", mode),
 	}, p.alone(node, m), p.after(node, m), []engine.Step{
 		p.mark(node, v1alpha1.ModeSwitched, "Record that kube-proxy has mode "+string(mode)),
 	})
@@ -246,7 +246,7 @@ func (p *Planner) takeBack(node string, mode v1alpha1.KubeProxyMode) []engine.St
 		p.compareRules(node, m),
 		p.mark(node, v1alpha1.ModeRestored, "End kube-proxy of the other mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the other mode", node, *p.Inventory.Second),
-		p.trial(node, "services"),
+		p.trial(node, "services", mode),
 	}, p.alone(node, m), p.after(node, m), []engine.Step{p.mark(node, "", "Forget whose kube-proxy runs")})
 }
 
@@ -290,7 +290,7 @@ func (p *Planner) returnNodes(d engine.Direction, mode v1alpha1.KubeProxyMode) [
 			daemonset.There(p.Tools.Cluster, "returned", "kube-proxy of "+daemonset.Name(own), node, *own),
 			p.mark(node, "", "End kube-proxy of "+daemonset.Name(from)),
 			daemonset.Gone(p.Tools.Cluster, "left", "kube-proxy of "+daemonset.Name(from), node, *from),
-			p.trial(node, "returned-services"),
+			p.trial(node, "returned-services", mode),
 		}
 	})
 	return append(groups, p.dismissSecond(mode)...)

@@ -68,7 +68,7 @@ func (p *Planner) restart(node string, m modes, reached string, d engine.Directi
 	for _, g := range p.steady("rules of mode "+string(m.to)+" on "+node, d) { // a loss ends the run while the copy leads
 		steps = append(steps, g.Steps...)
 	}
-	steps = append(append(steps, p.trial(node, "services")), p.after(node, m)...)
+	steps = append(append(steps, p.trial(node, "services", m.to)), p.after(node, m)...)
 	return append(steps, p.mark(node, reached, "Record that kube-proxy has mode "+string(m.to)))
 }
 

@@ -32,38 +32,67 @@ type Frontend struct {
 
 func (f Frontend) String() string { return f.At.String() + " " + f.Protocol }
 
-// Server is one virtual server.
-type Server struct {
+// VirtualServer is one virtual server.
+type VirtualServer struct {
 	Frontend
-	// Leads reports whether it has a server that takes new connections.
-	Leads bool
+	// Servers are what it leads to.
+	Servers []Destination
 	// NodePort reports whether kube-proxy has it for a node port.
 	NodePort bool
 }
 
+// Leads reports whether it has a server that takes new connections.
+func (s VirtualServer) Leads() bool {
+	return slices.ContainsFunc(s.Servers, func(d Destination) bool { return d.Weight > 0 })
+}
+
+// Destination is a server that a virtual one leads to, by translation of addresses as kube-proxy
+// has it. With a weight of 0 it keeps its connections, and takes no new ones.
+type Destination struct {
+	At     netip.AddrPort
+	Weight int
+}
+
 // parseServers reads /proc/net/ip_vs. Those of firewall marks are left out: kube-proxy has none.
-func parseServers(text string) (all []Server, err error) {
+func parseServers(text string) (all []VirtualServer, err error) {
 	mine := false // whether the lines that follow are of the last of all
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		switch {
 		case len(f) < 2:
-		case f[0] == "->":
-			const weight = 3
-			if mine && len(f) > weight && f[weight] != "0" && f[1] != "RemoteAddress:Port" {
-				all[len(all)-1].Leads = true
+		case f[0] == "->" && mine:
+			d, err := parseDestination(f)
+			if err != nil {
+				return nil, err
 			}
+			of := &all[len(all)-1]
+			of.Servers = append(of.Servers, d)
 		case slices.Contains([]string{"TCP", "UDP", "SCTP"}, f[0]):
 			at, err := parseAddrPort(f[1])
 			if err != nil {
 				return nil, err
 			}
-			all, mine = append(all, Server{Frontend: Frontend{strings.ToLower(f[0]), at}}), true
+			all, mine = append(all, VirtualServer{Frontend: Frontend{strings.ToLower(f[0]), at}}), true
 		default:
 			mine = false
 		}
 	}
 	return all, nil
+}
+
+// parseDestination reads an arrow, an address, how packets are forwarded, and a weight.
+func parseDestination(f []string) (d Destination, err error) {
+	const weight = 3
+	if len(f) <= weight {
+		return d, fmt.Errorf("reading what IPVS has: %q is no server", f)
+	}
+	if d.At, err = parseAddrPort(f[1]); err != nil {
+		return d, err
+	}
+	if d.Weight, err = strconv.Atoi(f[weight]); err != nil {
+		return d, fmt.Errorf("reading what IPVS has: weight %q", f[weight])
+	}
+	return d, nil
 }
 
 // parseAddrPort reads 0A600014:0050, or [fd00:0000:...]:0050.
@@ -95,8 +124,8 @@ func joined(address, port string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), uint16(p)), nil
 }
 
-// Connection is one that somebody holds open to a frontend.
-type Connection struct {
+// OpenConnection is one that somebody holds open to a frontend.
+type OpenConnection struct {
 	To   Frontend
 	From netip.Addr
 }
@@ -109,7 +138,7 @@ func openStates() []string {
 
 // parseConnections reads the open ones of /proc/net/ip_vs_conn. One without a port of its client
 // remembers where a client goes (sessionAffinity), and is none.
-func parseConnections(text string) (all []Connection, err error) {
+func parseConnections(text string) (all []OpenConnection, err error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		const fields = 8
@@ -125,14 +154,14 @@ func parseConnections(text string) (all []Connection, err error) {
 			return nil, err
 		}
 		if client.Port() != 0 {
-			all = append(all, Connection{Frontend{strings.ToLower(f[0]), to}, client.Addr()})
+			all = append(all, OpenConnection{Frontend{strings.ToLower(f[0]), to}, client.Addr()})
 		}
 	}
 	return all, nil
 }
 
-// Owner tells kube-proxy's virtual servers from those of others.
-type Owner struct {
+// Ownership tells kube-proxy's virtual servers from those of others.
+type Ownership struct {
 	// bound are the addresses on its device.
 	bound map[netip.Addr]bool
 	// listed are the frontends of its ipsets, and nodePorts their ports, with protocols.
@@ -140,14 +169,14 @@ type Owner struct {
 	nodePorts map[string]bool
 }
 
-func newOwner() *Owner {
-	return &Owner{bound: map[netip.Addr]bool{}, listed: map[Frontend]bool{}, nodePorts: map[string]bool{}}
+func newOwnership() *Ownership {
+	return &Ownership{bound: map[netip.Addr]bool{}, listed: map[Frontend]bool{}, nodePorts: map[string]bool{}}
 }
 
 func nodePort(protocol string, port uint16) string { return fmt.Sprintf("%s %d", protocol, port) }
 
 // take adds a member of an ipset. One of a bitmap has no address, and its protocol is in the name.
-func (o *Owner) take(set, protocol string, at netip.AddrPort) {
+func (o *Ownership) take(set, protocol string, at netip.AddrPort) {
 	if !strings.Contains(set, "-NODE-PORT-") {
 		o.listed[Frontend{protocol, at}] = true
 		return
@@ -160,7 +189,7 @@ func (o *Owner) take(set, protocol string, at netip.AddrPort) {
 }
 
 // own are those of kube-proxy, with what they are for.
-func (o *Owner) own(servers []Server) (own []Server) {
+func (o *Ownership) own(servers []VirtualServer) (own []VirtualServer) {
 	for _, s := range servers {
 		at := o.bound[s.At.Addr()] || o.listed[s.Frontend]
 		s.NodePort = !at && o.nodePorts[nodePort(s.Protocol, s.At.Port())]
@@ -172,7 +201,7 @@ func (o *Owner) own(servers []Server) (own []Server) {
 }
 
 // Tell names what is open, by frontend.
-func Tell(open []Connection) (lines []string) {
+func Tell(open []OpenConnection) (lines []string) {
 	count, one := map[Frontend]int{}, map[Frontend]netip.Addr{}
 	for _, c := range open {
 		count[c.To]++

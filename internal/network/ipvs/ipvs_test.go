@@ -33,7 +33,7 @@ func TestOwn(t *testing.T) {
 	if err != nil || len(all) != 6 {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	o := newOwner()
+	o := newOwnership()
 	o.bound[netip.MustParseAddr("10.96.0.20")] = true
 	o.bound[netip.MustParseAddr("10.96.0.21")] = true
 	o.take("KUBE-CLUSTER-IP", "udp", netip.MustParseAddrPort("10.96.0.10:53"))
@@ -43,7 +43,7 @@ func TestOwn(t *testing.T) {
 	var got []string
 	for _, s := range o.own(all) {
 		text := s.String()
-		if s.Leads {
+		if s.Leads() {
 			text += " leads"
 		}
 		if s.NodePort {
@@ -59,7 +59,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestConnections: those that have ended, that are only begun, and what remembers a client, are not open.
+// TestConnections: those that have ended, that are only begun, and what remembers a client, are not
+// open.
 func TestConnections(t *testing.T) {
 	const text = `Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 TCP 0AF40005 9C40 0A600014 0050 0AF40006 1F90 ESTABLISHED     899
@@ -92,7 +93,7 @@ func TestSockets(t *testing.T) {
 	six := head +
 		"   0: 0000000000000000FFFF00001500600A:9C40 0000000000000000FFFF00001500600A:01BB 01 00000000:00000000 00:0 0 0 0 1 1 0 20 4 30 10 -1\n"
 	bound := map[netip.Addr]bool{netip.MustParseAddr("10.96.0.20"): true, netip.MustParseAddr("10.96.0.21"): true}
-	var open []Connection
+	var open []OpenConnection
 	for _, text := range []string{four, six} {
 		more, err := parseSockets("tcp", text, bound)
 		if err != nil {
@@ -108,7 +109,10 @@ func TestSockets(t *testing.T) {
 
 // TestUnreadable: what the kernel lists in a form that is not known is no empty list.
 func TestUnreadable(t *testing.T) {
-	for _, text := range []string{"TCP  XA600014:0050 rr", "TCP  0A600014 rr", "TCP  [fd00::x]:0050 rr", "TCP  0A600014:005X rr"} {
+	for _, text := range []string{
+		"TCP  XA600014:0050 rr", "TCP  0A600014 rr", "TCP  [fd00::x]:0050 rr", "TCP  0A600014:005X rr",
+		"TCP  0A600014:0050 rr\n  -> 0AF40005:1F90 Masq", "TCP  0A600014:0050 rr\n  -> 0AF40005:1F90 Masq x 0 0",
+	} {
 		if all, err := parseServers(text); err == nil {
 			t.Errorf("%s: %+v", text, all)
 		}

@@ -27,7 +27,7 @@ func read(name string) (string, error) {
 }
 
 // Servers are the virtual servers of kube-proxy.
-func Servers() ([]Server, error) {
+func Servers() ([]VirtualServer, error) {
 	text, err := read("ip_vs")
 	if err != nil || text == "" {
 		return nil, err
@@ -46,7 +46,7 @@ func Servers() ([]Server, error) {
 // Open are the connections that end when what mode ipvs has left is removed: those that go through
 // kube-proxy's virtual servers, and those that programs of the node itself have from an address of
 // its device, of IPv4.
-func Open() ([]Connection, error) {
+func Open() ([]OpenConnection, error) {
 	servers, err := Servers()
 	if err != nil {
 		return nil, err
@@ -59,14 +59,14 @@ func Open() ([]Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(c Connection) bool {
-		return !slices.ContainsFunc(servers, func(s Server) bool { return s.Frontend == c.To })
+	all = slices.DeleteFunc(all, func(c OpenConnection) bool {
+		return !slices.ContainsFunc(servers, func(s VirtualServer) bool { return s.Frontend == c.To })
 	})
 	own, err := ownConnections()
 	return append(all, own...), err
 }
 
-func ownConnections() (all []Connection, err error) {
+func ownConnections() (all []OpenConnection, err error) {
 	o, err := look()
 	if err != nil {
 		return nil, err
@@ -82,12 +82,12 @@ func ownConnections() (all []Connection, err error) {
 		}
 		all = append(all, more...)
 	}
-	return slices.DeleteFunc(all, func(c Connection) bool { return !c.From.Is4() }), nil
+	return slices.DeleteFunc(all, func(c OpenConnection) bool { return !c.From.Is4() }), nil
 }
 
 // look finds what is kube-proxy's.
-func look() (*Owner, error) {
-	o := newOwner()
+func look() (*Ownership, error) {
+	o := newOwnership()
 	_, addresses, err := device()
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func noSets(err error) bool {
 	return errors.Is(err, unix.ENOPROTOOPT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-func (o *Owner) takeSet(set *netlink.IPSetResult) {
+func (o *Ownership) takeSet(set *netlink.IPSetResult) {
 	protocols := map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
 	for _, e := range set.Entries {
 		if e.Port == nil {
@@ -200,38 +200,74 @@ func ownAddress(link netlink.Link, bound []netlink.Addr) (net.IP, error) {
 	return nil, errors.New("the node has no address of IPv4 but those of Services")
 }
 
-// Delete deletes a virtual server.
-//
 // The numbers are those of include/uapi/linux/ip_vs.h of Linux.
-func Delete(s Server) error {
-	const (
-		deleteService = 3
-		version       = 1
-		ofService     = 1
-		family        = 1
-		protocol      = 2
-		address       = 3
-		port          = 4
-	)
+const (
+	deleteService  = 3
+	setDestination = 6
+	version        = 1
+
+	ofService     = 1
+	ofDestination = 2
+
+	serviceFamily   = 1
+	serviceProtocol = 2
+	serviceAddress  = 3
+	servicePort     = 4
+
+	destinationAddress = 1
+	destinationPort    = 2
+	destinationMethod  = 3
+	destinationWeight  = 4
+	destinationUpper   = 5
+	destinationLower   = 6
+)
+
+func portAttr(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
+
+// order has IPVS carry out a command for a virtual server. One that is gone is no error.
+func order(command uint8, s VirtualServer, more ...*nl.RtAttr) error {
 	f, err := netlink.GenlFamilyGet("IPVS")
 	if err != nil {
 		return fmt.Errorf("asking for IPVS: %w", err)
 	}
 	r := nl.NewNetlinkRequest(int(f.ID), unix.NLM_F_ACK)
-	r.AddData(&nl.Genlmsg{Command: deleteService, Version: version})
+	r.AddData(&nl.Genlmsg{Command: command, Version: version})
 	of := nl.NewRtAttr(ofService, nil)
 	number := map[string]uint16{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}[s.Protocol]
 	kind := uint16(unix.AF_INET)
 	if s.At.Addr().Is6() {
 		kind = unix.AF_INET6
 	}
-	of.AddRtAttr(family, nl.Uint16Attr(kind))
-	of.AddRtAttr(protocol, nl.Uint16Attr(number))
-	of.AddRtAttr(address, s.At.Addr().AsSlice())
-	of.AddRtAttr(port, binary.BigEndian.AppendUint16(nil, s.At.Port()))
+	of.AddRtAttr(serviceFamily, nl.Uint16Attr(kind))
+	of.AddRtAttr(serviceProtocol, nl.Uint16Attr(number))
+	of.AddRtAttr(serviceAddress, s.At.Addr().AsSlice())
+	of.AddRtAttr(servicePort, portAttr(s.At.Port()))
 	r.AddData(of)
-	if _, err := r.Execute(unix.NETLINK_GENERIC, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("deleting virtual server %s: %w", s, err)
+	for _, m := range more {
+		r.AddData(m)
+	}
+	if _, err := r.Execute(unix.NETLINK_GENERIC, 0); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("virtual server %s: %w", s, err)
 	}
 	return nil
+}
+
+// Delete deletes a virtual server.
+func Delete(s VirtualServer) error { return order(deleteService, s) }
+
+// Quiesce has the servers of a virtual one keep their connections, and take no new ones.
+func Quiesce(s VirtualServer) (err error) {
+	for _, d := range s.Servers {
+		if d.Weight == 0 {
+			continue
+		}
+		of := nl.NewRtAttr(ofDestination, nil)
+		of.AddRtAttr(destinationAddress, d.At.Addr().AsSlice())
+		of.AddRtAttr(destinationPort, portAttr(d.At.Port()))
+		for _, attr := range []int{destinationMethod, destinationWeight, destinationUpper, destinationLower} { // by translation, and no limits
+			of.AddRtAttr(attr, nl.Uint32Attr(0))
+		}
+		err = errors.Join(err, order(setDestination, s, of))
+	}
+	return err
 }

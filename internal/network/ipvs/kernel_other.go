@@ -5,4 +5,4 @@ package ipvs
 import "errors"
 
 // Servers works where nodes do.
-func Servers() ([]Server, error) { return nil, errors.ErrUnsupported }
+func Servers() ([]VirtualServer, error) { return nil, errors.ErrUnsupported }

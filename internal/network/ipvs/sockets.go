@@ -13,7 +13,7 @@ import (
 // parseSockets reads /proc/net/tcp and its kin: the connections of the node's own programs that
 // have one of these addresses for their own. A program that connects to an address of its node has
 // that for its own, unless the route says otherwise.
-func parseSockets(protocol, text string, bound map[netip.Addr]bool) (all []Connection, err error) {
+func parseSockets(protocol, text string, bound map[netip.Addr]bool) (all []OpenConnection, err error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		const established = "01" // include/net/tcp_states.h of Linux
@@ -29,7 +29,7 @@ func parseSockets(protocol, text string, bound map[netip.Addr]bool) (all []Conne
 			return nil, err
 		}
 		if bound[own.Addr()] {
-			all = append(all, Connection{Frontend{protocol, to}, own.Addr()})
+			all = append(all, OpenConnection{Frontend{protocol, to}, own.Addr()})
 		}
 	}
 	return all, nil

@@ -42,6 +42,16 @@ func (Host) LeaveIPVS() (*TracesReport, error) {
 	return &TracesReport{Problems: ipvs.Tell(open)}, err
 }
 
+// QuiesceIPVS has what kube-proxy has left of mode ipvs carry the connections that it has, and no
+// new ones: nothing follows endpoints there.
+func (Host) QuiesceIPVS() (*TracesReport, error) {
+	all, err := ipvs.Servers()
+	for _, s := range all {
+		err = errors.Join(err, ipvs.Quiesce(s))
+	}
+	return &TracesReport{}, err
+}
+
 // RemoveIPVS removes what kube-proxy has left of mode ipvs, if nothing is open. Else it is all
 // there still.
 func (h Host) RemoveIPVS() (*TracesReport, error) {

@@ -164,11 +164,11 @@ const (
 	ProxyIPTables = KubeProxy + "-iptables"
 	ProxyNFTables = KubeProxy + "-nftables"
 	ProxyIPVS     = KubeProxy + "-ipvs"
-	// ProxyBesideIPVS is what is left of mode iptables where mode ipvs has chains of the same names.
+	// ProxyBesideIPVS is what is left of mode iptables where mode ipvs has chains of its names.
 	ProxyBesideIPVS = KubeProxy + "-beside-ipvs"
-	CopiedRules   = "copied-rules"
-	CopiedChains  = "RPLB-"
-	CopiedTable   = "replumb-kube-proxy"
+	CopiedRules     = "copied-rules"
+	CopiedChains    = "RPLB-"
+	CopiedTable     = "replumb-kube-proxy"
 )
 
 func kubeProxyIn(name string) NetworkTraces {

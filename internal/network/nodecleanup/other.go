@@ -11,6 +11,8 @@ func (h Host) Residue(NetworkTraces) (*TracesReport, error) { return nil, errors
 
 func (Host) LeaveIPVS() (*TracesReport, error) { return nil, errors.ErrUnsupported }
 
+func (Host) QuiesceIPVS() (*TracesReport, error) { return nil, errors.ErrUnsupported }
+
 func (Host) RemoveIPVS() (*TracesReport, error) { return nil, errors.ErrUnsupported }
 
 func (h Host) Clean(NetworkTraces) (*TracesReport, error) { return nil, errors.ErrUnsupported }

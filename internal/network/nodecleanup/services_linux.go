@@ -60,9 +60,13 @@ func (s ServiceQuery) await(ctx context.Context, to netip.Addr, limit time.Durat
 	}
 }
 
-// programmed reports whether kube-proxy has rules for packets to the address of a Service, or a
-// virtual server.
+// programmed reports whether kube-proxy has rules for packets to the address of a Service; or, in
+// mode ipvs, a virtual server.
 func (s ServiceQuery) programmed(to netip.Addr) (bool, error) {
+	if s.InIPVS {
+		servers, err := ipvs.Servers()
+		return slices.ContainsFunc(servers, func(s ipvs.VirtualServer) bool { return s.At.Addr() == to }), err
+	}
 	c, err := openNFTables()
 	if err != nil {
 		return false, err
@@ -75,11 +79,7 @@ func (s ServiceQuery) programmed(to netip.Addr) (bool, error) {
 		return has, err
 	}
 	err = legacyPart{s.Host, kubeProxy()}.saves(func(save string) { has = has || inSave(save, to) })
-	if err != nil || has {
-		return has, err
-	}
-	servers, err := ipvs.Servers()
-	return slices.ContainsFunc(servers, func(s ipvs.Server) bool { return s.At.Addr() == to }), err
+	return has, err
 }
 
 // inMaps looks into the maps of mode nftables, whose keys begin with the address.

@@ -59,7 +59,7 @@ const (
 	// compares.
 	VerbCopyRules    = "copy-rules"
 	VerbCompareRules = "compare-rules"
-	// VerbIPVS is what leaves its mode ipvs, by the first argument: leave or remove.
+	// VerbIPVS is what leaves its mode ipvs, by the first argument: leave, quiesce or remove.
 	VerbIPVS = "ipvs"
 )
 

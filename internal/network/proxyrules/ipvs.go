@@ -33,9 +33,9 @@ func ofIPVS(save string) bool {
 
 // ofServers adds what virtual servers lead from, and those that lead nowhere if all are meant: mode
 // ipvs has those of Services without endpoints, too.
-func (all Frontends) ofServers(servers []ipvs.Server, everyOne bool) {
+func (all Frontends) ofServers(servers []ipvs.VirtualServer, everyOne bool) {
 	for _, s := range servers {
-		if !s.Leads && !everyOne {
+		if !s.Leads() && !everyOne {
 			continue
 		}
 		address, port := s.At.Addr().String(), fmt.Sprint(s.At.Port())
@@ -90,7 +90,7 @@ func (p Programs) besideIPVS(ctx context.Context, mode string) (led, have Fronte
 		}
 		led.ofIPTables(save, false)
 		if ofIPVS(save) {
-			have.ofServers(slices.DeleteFunc(slices.Clone(servers), func(s ipvs.Server) bool {
+			have.ofServers(slices.DeleteFunc(slices.Clone(servers), func(s ipvs.VirtualServer) bool {
 				return s.At.Addr().Is4() != (f.nft == "ip")
 			}), true)
 		}

@@ -3,6 +3,8 @@
 package proxyrules
 
 import (
+	"io"
+	"log"
 	"os"
 	"slices"
 	"strings"
@@ -19,6 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	ownkernel.RunIfFirst()
+	log.SetOutput(io.Discard) // package netlink logs what it does not know of ipsets
 	os.Exit(m.Run())
 }
 

@@ -3,6 +3,7 @@
 package proxyrules
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/internal/network/ipvs"
@@ -86,6 +88,8 @@ func host() nodecleanup.Host { return nodecleanup.Host{Root: "/"} }
 func (n *ipvsNode) lead(t *testing.T, to string) {
 	t.Helper()
 	if to == IPTables {
+		n.addService(t, "orphan", "10.96.0.30", nil)
+		awaitMember(t, "KUBE-CLUSTER-IP 10.96.0.30,tcp:80")
 		r, err := LeaveIPVS(t.Context(), host(), 0)
 		must(t, err)
 		t.Logf("leaving: %v", r.Found)
@@ -95,8 +99,33 @@ func (n *ipvsNode) lead(t *testing.T, to string) {
 	n.awaitProof(t, to)
 	n.churn(t, map[string]bool{IPTables: true, IPVS: false}[to])
 	endFormer()
-	n.trial(t)
+	n.trial(t, to)
 	n.awaitProof(t, to)
+	if to == IPTables {
+		n.quiesce(t)
+	}
+}
+
+// quiesce has a Service that has lost its endpoints refuse connections, instead of leading to where
+// these were.
+func (n *ipvsNode) quiesce(t *testing.T) {
+	t.Helper()
+	const orphan = "10.96.0.30:80"
+	must(t, n.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "orphan", metav1.DeleteOptions{}))
+	await(t, "no rule leads from "+orphan, func() bool {
+		return !strings.Contains(program(t, "", "iptables-save", "-t", "nat"), "-d 10.96.0.30/32")
+	})
+	who, err := n.call("pod1", orphan)
+	t.Logf("a Service without endpoints is answered by %s, %v", who, err)
+	if err != nil {
+		t.Error("IPVS leads nowhere: the test proves nothing")
+	}
+	_, err = host().QuiesceIPVS()
+	must(t, err)
+	if who, err = n.call("pod1", orphan); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a Service without endpoints is answered by %q, %v", who, err)
+	}
+	must(t, n.CoreV1().Services("default").Delete(t.Context(), "orphan", metav1.DeleteOptions{}))
 }
 
 // runBeside starts kube-proxy in another mode beside the one that runs.
@@ -128,7 +157,7 @@ func (n *ipvsNode) churn(t *testing.T, lastOfIPVS bool) {
 	for i := range 20 {
 		name := fmt.Sprint("churn-", i)
 		n.addService(t, name, fmt.Sprint("10.96.2.", i+1), nil)
-		must(t, n.CoreV1().Services("default").Delete(t.Context(), name, metav1.DeleteOptions{}))
+		n.removeService(t, name)
 		late := time.After(5 * time.Second)
 		for tick := time.NewTicker(300 * time.Millisecond); ; {
 			if ofIPVS(program(t, "", "iptables-save", "-t", "nat")) == lastOfIPVS {
@@ -148,14 +177,21 @@ func (n *ipvsNode) churn(t *testing.T, lastOfIPVS bool) {
 }
 
 // trial has the kube-proxy that is left write for a new Service.
-func (n *ipvsNode) trial(t *testing.T) {
+func (n *ipvsNode) trial(t *testing.T, mode string) {
 	t.Helper()
 	n.addService(t, "trial", "10.96.3.1", nil)
-	r, err := nodecleanup.ServiceQuery{Host: host(), Programmed: netip.MustParseAddr("10.96.3.1"), Timeout: time.Minute}.Check(t.Context())
+	query := nodecleanup.ServiceQuery{Host: host(), Programmed: netip.MustParseAddr("10.96.3.1"), InIPVS: mode == IPVS, Timeout: time.Minute}
+	r, err := query.Check(t.Context())
 	if err != nil || len(r.Problems) > 0 {
 		t.Fatalf("a new Service: %+v, %v\n%s", r, err, state(t))
 	}
-	must(t, n.CoreV1().Services("default").Delete(t.Context(), "trial", metav1.DeleteOptions{}))
+	n.removeService(t, "trial")
+}
+
+func (n *ipvsNode) removeService(t *testing.T, name string) {
+	t.Helper()
+	must(t, n.CoreV1().Services("default").Delete(t.Context(), name, metav1.DeleteOptions{}))
+	must(t, n.DiscoveryV1().EndpointSlices("default").Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // requireOwnSource: the node calls Services from an address of its own.
