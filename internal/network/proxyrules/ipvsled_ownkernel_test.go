@@ -67,7 +67,7 @@ func TestIPVSLedInside(t *testing.T) {
 	})
 	t.Logf("back to ipvs: %s", l)
 	requireLost(t, l, func([2]string) bool { return false })
-	if save := program(t, "", "iptables-save"); strings.Contains(save, "KUBE-SVC-") || strings.Contains(save, "KUBE-EXT") {
+	if save := program(t, "", "iptables-save"); strings.Contains(save, "KUBE-SVC-") || strings.Contains(save, "KUBE-EXT-") || strings.Contains(save, "KUBE-EXTERNAL-SERVICES") {
 		t.Errorf("left of mode iptables:\n%s", save)
 	}
 
@@ -262,8 +262,8 @@ func requireNothingOfIPVS(t *testing.T) {
 func (n *ipvsNode) removeTooEarly(t *testing.T, calls [][2]string) {
 	t.Helper()
 	n.runProxy(t, IPVS)
+	n.awaitProof(t, IPVS)
 	n.awaitAll(t, calls)
-	awaitMode(t, IPVS, all)
 	open := n.hold(t, calls)
 	n.runProxy(t, IPTables)
 	n.awaitProof(t, IPTables)

@@ -4,6 +4,7 @@ package proxyrules
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -320,6 +321,49 @@ type lost struct {
 	mu           sync.Mutex
 	sent, failed int
 	by           map[[2]string]int
+	how          []string
+	// unmeasured have timed out while the machine stood still, for want of its host's processors.
+	unmeasured int
+	stood      time.Time
+}
+
+// still is longer than a machine that is only slow leaves a goroutine waiting.
+const still = 500 * time.Millisecond
+
+// watch takes down when the machine stood still last.
+func (l *lost) watch(ctx context.Context) {
+	tick := time.NewTicker(still / 10)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Now()
+		if now.Sub(last) > still {
+			l.mu.Lock()
+			l.stood = now
+			l.mu.Unlock()
+		}
+		last = now
+	}
+}
+
+func (l *lost) count(c [2]string, began time.Time, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent++
+	var timeout net.Error
+	switch {
+	case err == nil:
+	case errors.As(err, &timeout) && timeout.Timeout() && l.stood.After(began):
+		l.unmeasured++
+	default:
+		l.failed++
+		l.by[c]++
+		l.how = append(l.how, fmt.Sprintf("%s %v", began.Format("15:04:05.000"), err))
+	}
 }
 
 // during makes all calls in turn, from each place at once, while f runs.
@@ -328,6 +372,7 @@ func (n *ipvsNode) during(t *testing.T, calls [][2]string, f func()) *lost {
 	l := &lost{by: map[[2]string]int{}}
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
+	all.Go(func() { l.watch(ctx) })
 	for _, from := range everywhere() {
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -335,14 +380,9 @@ func (n *ipvsNode) during(t *testing.T, calls [][2]string, f func()) *lost {
 					if c[0] != from {
 						continue
 					}
+					began := time.Now()
 					_, err := n.call(c[0], c[1])
-					l.mu.Lock()
-					l.sent++
-					if err != nil {
-						l.failed++
-						l.by[c]++
-					}
-					l.mu.Unlock()
+					l.count(c, began, err)
 				}
 			}
 		})
@@ -451,4 +491,4 @@ func (h held) broken() (out [][2]string) {
 	return out
 }
 
-func (l *lost) String() string { return fmt.Sprintf("%d of %d lost %v", l.failed, l.sent, l.by) }
+func (l *lost) String() string { return fmt.Sprintf("%d of %d lost %v %q, %d not measured", l.failed, l.sent, l.by, l.how, l.unmeasured) }
