@@ -213,5 +213,5 @@ func (g *ipvsGate) Verify(ctx context.Context) error {
 	if err := g.Start(ctx); err != nil {
 		return err
 	}
-	return engine.NotYet("node %s: %s", g.Node, strings.Join(r.Problems, "; "))
+	return engine.NotYet("node %s: connections still go by it: %s", g.Node, strings.Join(r.Problems, "; "))
 }

@@ -48,7 +48,7 @@ func TestOutOfIPVS(t *testing.T) {
 	f.run("remove/a", finish)
 	f.run("", finish)
 	f.require("iptables")
-	for _, want := range []string{"node b: 1 open to 10.96.0.20:80 tcp, from 10.244.0.5", "kubectl rollout restart"} {
+	for _, want := range []string{"node b: connections still go by it: 1 to 10.96.0.20:80 tcp, from 10.244.0.5", "kubectl rollout restart"} {
 		if !strings.Contains(waits, want) {
 			t.Errorf("finish waits for %q, want %q", waits, want)
 		}

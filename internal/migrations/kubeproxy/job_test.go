@@ -260,7 +260,7 @@ func (f *fixture) written(node string) {
 func leaveIPVS(n *rules, args string, r *nodecleanup.TracesReport) {
 	if n.open > 0 && strings.Contains(args, "--timeout") {
 		n.open--
-		r.Problems = append(r.Problems, "1 open to 10.96.0.20:80 tcp, from 10.244.0.5")
+		r.Problems = append(r.Problems, "1 to 10.96.0.20:80 tcp, from 10.244.0.5")
 	}
 	switch {
 	case strings.Contains(args, "remove"):

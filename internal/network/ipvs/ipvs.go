@@ -130,19 +130,15 @@ type OpenConnection struct {
 	From netip.Addr
 }
 
-// openStates are those of connections that carry something (tcp_state_name_table and its kin in
-// net/netfilter/ipvs of Linux). One that is only begun may be to a server that has gone.
-func openStates() []string {
-	return []string{"ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "UDP", "SHUTDOWN_SENT", "SHUTDOWN_RECEIVED", "SHUTDOWN_ACK_SENT"}
-}
-
-// parseConnections reads the open ones of /proc/net/ip_vs_conn. One without a port of its client
-// remembers where a client goes (sessionAffinity), and is none.
+// parseConnections reads /proc/net/ip_vs_conn. One that has ended is there for two minutes, and
+// counts as well: when IPVS forgets it, it has connection tracking forget what has its addresses
+// and ports by then (ip_vs_conn_drop_conntrack in net/netfilter/ipvs of Linux). One without a port
+// of its client remembers where a client goes (sessionAffinity), and is none.
 func parseConnections(text string) (all []OpenConnection, err error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		const fields = 8
-		if len(f) < fields || !slices.Contains(openStates(), f[7]) {
+		if len(f) < fields || f[0] == "Pro" {
 			continue
 		}
 		client, err := joined(f[1], f[2])
@@ -200,7 +196,7 @@ func (o *Ownership) own(servers []VirtualServer) (own []VirtualServer) {
 	return own
 }
 
-// Tell names what is open, by frontend.
+// Tell names connections, by frontend.
 func Tell(open []OpenConnection) (lines []string) {
 	count, one := map[Frontend]int{}, map[Frontend]netip.Addr{}
 	for _, c := range open {
@@ -210,7 +206,7 @@ func Tell(open []OpenConnection) (lines []string) {
 		}
 	}
 	for to, n := range count {
-		lines = append(lines, fmt.Sprintf("%d open to %s, from %s", n, to, one[to]))
+		lines = append(lines, fmt.Sprintf("%d to %s, from %s", n, to, one[to]))
 	}
 	slices.Sort(lines)
 	return lines

@@ -59,8 +59,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestConnections: those that have ended, that are only begun, and what remembers a client, are not
-// open.
+// TestConnections: what remembers a client is no connection.
 func TestConnections(t *testing.T) {
 	const text = `Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 TCP 0AF40005 9C40 0A600014 0050 0AF40006 1F90 ESTABLISHED     899
@@ -74,8 +73,7 @@ TCP fd00:0244:0000:0000:0000:0000:0000:0005 9C45 fd00:0096:0000:0000:0000:0000:0
 `
 	open, err := parseConnections(text)
 	want := []string{
-		"1 open to 10.96.0.10:53 udp, from 10.244.0.5", "1 open to [fd00:96::14]:80 tcp, from fd00:244::5",
-		"2 open to 10.96.0.20:80 tcp, from 10.244.0.4",
+		"1 to 10.96.0.10:53 udp, from 10.244.0.5", "1 to [fd00:96::14]:80 tcp, from fd00:244::5", "5 to 10.96.0.20:80 tcp, from 10.244.0.4",
 	}
 	if got := Tell(open); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
@@ -101,7 +99,7 @@ func TestSockets(t *testing.T) {
 		}
 		open = append(open, more...)
 	}
-	want := []string{"1 open to 10.96.0.20:80 tcp, from 10.96.0.20", "1 open to 10.96.0.21:443 tcp, from 10.96.0.21"}
+	want := []string{"1 to 10.96.0.20:80 tcp, from 10.96.0.20", "1 to 10.96.0.21:443 tcp, from 10.96.0.21"}
 	if got := Tell(open); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -31,11 +31,13 @@ func ofIPVS(save string) bool {
 	})
 }
 
-// ofServers adds what virtual servers lead from, and those that lead nowhere if all are meant: mode
-// ipvs has those of Services without endpoints, too.
-func (all Frontends) ofServers(servers []ipvs.VirtualServer, everyOne bool) {
+// ofServers adds what virtual servers lead from, and those without servers if these are meant: mode
+// ipvs has those of Services without endpoints, too. They count where others lead: kube-proxy has
+// begun then to keep them up.
+func (all Frontends) ofServers(servers []ipvs.VirtualServer, emptyOnes bool) {
+	emptyOnes = emptyOnes && slices.ContainsFunc(servers, ipvs.VirtualServer.Leads)
 	for _, s := range servers {
-		if !s.Leads() && !everyOne {
+		if !s.Leads() && (len(s.Servers) > 0 || !emptyOnes) {
 			continue
 		}
 		address, port := s.At.Addr().String(), fmt.Sprint(s.At.Port())

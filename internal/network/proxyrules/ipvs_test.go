@@ -49,13 +49,11 @@ func TestOfIPVS(t *testing.T) {
 // that lead nowhere are no loss.
 func TestBesideIPVS(t *testing.T) {
 	server := func(at, protocol string, leads, nodePort bool) ipvs.VirtualServer {
-		to := ipvs.Destination{At: netip.MustParseAddrPort("10.244.0.5:8080")}
+		s := ipvs.VirtualServer{Frontend: ipvs.Frontend{Protocol: protocol, At: netip.MustParseAddrPort(at)}, NodePort: nodePort}
 		if leads {
-			to.Weight = 1
+			s.Servers = []ipvs.Destination{{At: netip.MustParseAddrPort("10.244.0.5:8080"), Weight: 1}}
 		}
-		return ipvs.VirtualServer{
-			Frontend: ipvs.Frontend{Protocol: protocol, At: netip.MustParseAddrPort(at)}, Servers: []ipvs.Destination{to}, NodePort: nodePort,
-		}
+		return s
 	}
 	servers := []ipvs.VirtualServer{
 		server("10.96.0.20:80", "tcp", true, false), server("10.96.0.21:53", "udp", true, false), server("10.96.0.22:80", "tcp", false, false),
@@ -71,8 +69,18 @@ func TestBesideIPVS(t *testing.T) {
 	led, have = Frontends{}, Frontends{}
 	led.ofIPTables(writtenByIPTables, false)
 	have.ofServers(servers, true)
-	if got := led.Without(have); len(got) > 0 {
-		t.Errorf("virtual servers lack %q", got)
+	if got := led.Without(have); len(got) > 0 || !have["10.96.0.22 tcp 80"] {
+		t.Errorf("virtual servers lack %q of %v", got, have)
+	}
+	for _, s := range servers { // as replumb has left them, and nobody has given them weight again
+		for i := range s.Servers {
+			s.Servers[i].Weight = 0
+		}
+	}
+	have = Frontends{}
+	have.ofServers(servers, true)
+	if len(have) > 0 {
+		t.Errorf("servers without weight lead from %v", have)
 	}
 }
 
