@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -117,11 +118,12 @@ func joined(address, port string) (netip.AddrPort, error) {
 		}
 		return netip.AddrPortFrom(a, uint16(p)), nil
 	}
-	n, err := strconv.ParseUint(address, 16, 32)
-	if err != nil {
+	raw, err := hex.DecodeString(address)
+	a, ok := netip.AddrFromSlice(raw)
+	if err != nil || !ok {
 		return netip.AddrPort{}, fmt.Errorf("reading what IPVS has: address %q", address)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), uint16(p)), nil
+	return netip.AddrPortFrom(a, uint16(p)), nil
 }
 
 // OpenConnection is one that somebody holds open to a frontend.

@@ -225,26 +225,30 @@ const (
 	lxcDigits = 12
 )
 
+func (n NetworkTraces) describeRules() []string {
+	var out []string
+	if n.VirtualServers {
+		out = append(out, "virtual servers of IPVS that are kube-proxy's", "interface "+strings.Join(n.Links, ", "))
+	}
+	chains := slices.Concat(n.Whole, n.Chains)
+	for _, name := range n.InFilter {
+		chains = append(chains, name+" of table filter")
+	}
+	if len(chains) > 0 {
+		out = append(out, "chains and rules of iptables: "+strings.Join(chains, ", "))
+	}
+	if len(n.Sets) > 0 {
+		out = append(out, "ipsets "+strings.Join(n.Sets, "*, ")+"*")
+	}
+	if len(n.Tables) > 0 {
+		out = append(out, "tables of nftables: "+strings.Join(n.Tables, ", "))
+	}
+	return out
+}
+
 func (n NetworkTraces) Describe() []string {
 	if n.rulesOnly() {
-		var out []string
-		if n.VirtualServers {
-			out = append(out, "virtual servers of IPVS that are kube-proxy's", "interface "+strings.Join(n.Links, ", "))
-		}
-		chains := slices.Concat(n.Whole, n.Chains)
-		for _, name := range n.InFilter {
-			chains = append(chains, name+" of table filter")
-		}
-		if len(chains) > 0 {
-			out = append(out, "chains and rules of iptables: "+strings.Join(chains, ", "))
-		}
-		if len(n.Sets) > 0 {
-			out = append(out, "ipsets "+strings.Join(n.Sets, "*, ")+"*")
-		}
-		if len(n.Tables) > 0 {
-			out = append(out, "tables of nftables: "+strings.Join(n.Tables, ", "))
-		}
-		return out
+		return n.describeRules()
 	}
 	if n.fileOnly() {
 		return []string{

@@ -225,9 +225,7 @@ func (n *ipvsNode) finish(t *testing.T, calls [][2]string) {
 	if err != nil || len(r.Problems) > 0 {
 		t.Errorf("it does not end: %+v, %v\n%s", r, err, state(t))
 	}
-	from := &net.TCPAddr{IP: net.ParseIP("10.96.0.20")} // as a program that connected before
-	last, err := (&net.Dialer{LocalAddr: from, Timeout: 5 * time.Second}).DialContext(t.Context(), "tcp", "10.96.0.20:80")
-	must(t, err)
+	last := dialFromService(t)
 	r, err = LeaveIPVS(t.Context(), host(), 0)
 	if want := []string{"1 to 10.96.0.20:80 tcp, from 10.96.0.20"}; err != nil || !slices.Equal(r.Problems, want) {
 		t.Errorf("got %+v, %v, want %q", r, err, want)
@@ -248,6 +246,19 @@ func (n *ipvsNode) finish(t *testing.T, calls [][2]string) {
 		t.Errorf("%v are broken", broken)
 	}
 	requireNothingOfIPVS(t)
+}
+
+// dialFromService connects as a program of the node that did so before its turn: from the address
+// that it connects to.
+func dialFromService(t *testing.T) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("10.96.0.20")}, Timeout: 5 * time.Second}
+	c, err := d.DialContext(t.Context(), "tcp", "10.96.0.20:80")
+	must(t, err)
+	if !echoes(c) {
+		t.Error("it does not answer from the first")
+	}
+	return c
 }
 
 // requireNothingOfIPVS: what is left is that of others.
@@ -280,7 +291,12 @@ func (n *ipvsNode) removeTooEarly(t *testing.T, calls [][2]string) {
 	open := n.hold(t, calls)
 	n.runProxy(t, IPTables)
 	n.awaitProof(t, IPTables)
+	own := dialFromService(t) // by rules
+	defer func() { _ = own.Close() }()
 	clean(t, nodecleanup.ProxyIPVS)
+	if echoes(own) {
+		t.Error("a connection from an address that is gone lives on: nothing has to wait for it")
+	}
 	broken := open.broken()
 	t.Logf("removed at once: %d of %d open connections are broken", len(broken), len(open))
 	if len(broken) < len(open)/2 {

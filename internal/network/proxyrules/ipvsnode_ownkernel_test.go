@@ -491,4 +491,6 @@ func (h held) broken() (out [][2]string) {
 	return out
 }
 
-func (l *lost) String() string { return fmt.Sprintf("%d of %d lost %v %q, %d not measured", l.failed, l.sent, l.by, l.how, l.unmeasured) }
+func (l *lost) String() string {
+	return fmt.Sprintf("%d of %d lost %v %q, %d not measured", l.failed, l.sent, l.by, l.how, l.unmeasured)
+}
