@@ -24,7 +24,7 @@ import (
 // replumb runs there, in that order, with both kube-proxies side by side.
 func TestIPVSLed(t *testing.T) {
 	s := apitest.Start(t, "10.96.0.0/16")
-	out := ownkernel.Run(t, "TestIPVSLedInside", strings.Join([]string{s.Kubeconfig, os.Getenv(assetsVariable), s.Etcd}, ","), 15*time.Minute)
+	out := ownkernel.Run(t, "TestIPVSLedInside", strings.Join([]string{s.Kubeconfig, os.Getenv(assetsVariable), s.Etcd}, ","), 20*time.Minute)
 	t.Log(out)
 }
 
