@@ -3,8 +3,11 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // KubeProxySpec is the job of having kube-proxy write its rules another way.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.program) || !has(self.program.from) || self.program.from != self.mode",message="is what spec.kubeProxy.mode has; name the mode that kube-proxy has now",fieldPath=".program.from"
 type KubeProxySpec struct {
-	// mode is what kube-proxy is to have as the mode of its configuration.
+	// mode is what kube-proxy is to have as the mode of its configuration. From ipvs it can be brought to iptables.
+	// +kubebuilder:validation:Enum=iptables;nftables
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
 	Mode KubeProxyMode `json:"mode"`
 
@@ -21,6 +24,12 @@ type KubeProxySpec struct {
 
 // KubeProxyProgramSpec is how kube-proxy is restarted where it is a program of nodes.
 type KubeProxyProgramSpec struct {
+	// from is the mode that kube-proxy has before, which no object of the cluster shows. Default: the other one of iptables and nftables.
+	// +optional
+	// +kubebuilder:validation:Enum=iptables;nftables;ipvs
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed once the migration is recorded; roll it back and give the new one another name"
+	From KubeProxyMode `json:"from,omitempty"`
+
 	// restart sets the mode of kube-proxy on one node, and restarts it there: request.node and request.mode name them. Rollback calls it with the
 	// former mode. A run that goes on calls it again. Without it the run waits on each node until a person has done it.
 	// +optional
@@ -36,14 +45,13 @@ type KubeProxyProgramSpec struct {
 }
 
 // KubeProxyMode is how kube-proxy writes its rules.
-//
-// +kubebuilder:validation:Enum=iptables;nftables
 type KubeProxyMode string
 
-// The modes that kube-proxy can be brought to.
+// The modes of kube-proxy. From ipvs it can be brought to iptables.
 const (
 	KubeProxyIPTables KubeProxyMode = "iptables"
 	KubeProxyNFTables KubeProxyMode = "nftables"
+	KubeProxyIPVS     KubeProxyMode = "ipvs"
 )
 
 // KubeProxyNodesSpec is how nodes are changed. The first node is always changed alone.
@@ -66,7 +74,7 @@ type KubeProxyNodesSpec struct {
 type KubeProxyStatus struct {
 	// from is the mode that kube-proxy had when the migration began.
 	// +optional
-	// +kubebuilder:validation:Enum=iptables;nftables
+	// +kubebuilder:validation:Enum=iptables;nftables;ipvs
 	From KubeProxyMode `json:"from,omitempty"`
 	// configured is what its configuration named for that: empty where it named none.
 	// +optional

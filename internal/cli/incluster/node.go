@@ -41,6 +41,7 @@ func Node(a *command.App) *cobra.Command {
 		n.copyRules(),
 		n.compareRules(),
 		n.copyProgram(),
+		n.ipvs(),
 		n.kubeadm(),
 		n.etcd(),
 	)

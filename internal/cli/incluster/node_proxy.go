@@ -32,6 +32,7 @@ func (n node) services() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&ask.Reach, "reach", nil, "addresses with ports that have to take connections over TCP from the node")
 	flags.StringVar(&programmed, "programmed", "", "address of a Service that kube-proxy has to have rules for")
+	flags.BoolVar(&ask.InIPVS, "in-ipvs", false, "kube-proxy has mode ipvs")
 	flags.StringVar(&unprogrammed, "unprogrammed", "", "address of a new Service that kube-proxy must have no rules for")
 	flags.DurationVar(&ask.Timeout, "timeout", time.Minute, "how long what has to hold may take")
 	flags.DurationVar(&ask.Quiet, "quiet", 20*time.Second, "how long kube-proxy must not write rules for a new Service")

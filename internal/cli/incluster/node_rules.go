@@ -28,7 +28,7 @@ func (n node) copyRules() *cobra.Command {
 func (n node) compareRules() *cobra.Command {
 	var mode string
 	var timeout time.Duration
-	var refresh bool
+	var refresh, besideIPVS bool
 	var by proxyrules.Programs
 	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
@@ -37,12 +37,34 @@ func (n node) compareRules() *cobra.Command {
 				return nil, err
 			}
 		}
-		return by.Await(cmd.Context(), mode, timeout)
+		return by.Await(cmd.Context(), mode, besideIPVS, timeout)
 	})
-	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables or nftables")
+	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables, nftables or ipvs")
 	programsFlag(cmd, &by.Root)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
+	cmd.Flags().BoolVar(&besideIPVS, "beside-ipvs", false, "kube-proxy changes between iptables and ipvs: compare what each has, without a copy")
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "make the copy once more before, while kube-proxy has the rules of its other mode")
+	return cmd
+}
+
+// ipvs leaves mode ipvs of kube-proxy.
+func (n node) ipvs() *cobra.Command {
+	var h nodecleanup.Host
+	var timeout time.Duration
+	cmd := &cobra.Command{Use: "ipvs", Short: "Leave mode ipvs of kube-proxy", Args: command.NoArgs}
+	leave := &cobra.Command{Use: "leave", Short: "Have nothing new use what mode ipvs has left, and find what does", Args: command.NoArgs}
+	n.reporting(leave, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
+		return proxyrules.LeaveIPVS(cmd.Context(), h, timeout)
+	})
+	leave.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait until nothing does")
+	remove := &cobra.Command{Use: "remove", Short: "Remove what mode ipvs has left, if nothing uses it", Args: command.NoArgs}
+	n.reporting(remove, func(*cobra.Command) (*nodecleanup.TracesReport, error) { return h.RemoveIPVS() })
+	quiesce := &cobra.Command{Use: "quiesce", Short: "Have virtual servers keep their connections, and take no new ones", Args: command.NoArgs}
+	n.reporting(quiesce, func(*cobra.Command) (*nodecleanup.TracesReport, error) { return h.QuiesceIPVS() })
+	for _, sub := range []*cobra.Command{leave, quiesce, remove} {
+		rootFlag(sub, &h.Root)
+		cmd.AddCommand(sub)
+	}
 	return cmd
 }
 

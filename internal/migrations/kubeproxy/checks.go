@@ -90,8 +90,8 @@ func proxyChecks() []findings.Check[Input] {
 			Claim: "kube-proxy has a mode that replumb leads away from",
 			Why: "mode ipvs keeps Services in tables of the kernel's own, which kube-proxy in mode nftables empties when it starts: new connections are " +
 				"lost until it has written rules, and open ones for good",
-			Fix: "go to iptables first, by hand: kube-proxy in that mode removes nothing of ipvs, and takes over without a loss, but at addresses of " +
-				"balancers with loadBalancerSourceRanges (docs/runbooks/kube-proxy.md#out-of-ipvs); then to nftables by replumb",
+			Fix: "set spec.kubeProxy.mode: iptables, and finish that; another Migration leads from there to nftables " +
+				"(docs/runbooks/kube-proxy.md#out-of-ipvs)",
 		},
 		{
 			Code: "RP7103", Severity: findings.Blocking, Run: checkHeld,
@@ -129,6 +129,13 @@ func serviceChecks() []findings.Check[Input] {
 				"addresses (Migrating from iptables mode to nftables, in the documentation of Services)",
 			Fix: "set nodePortAddresses in the configuration of kube-proxy to the ranges that are called, and lead what calls localhost elsewhere",
 		},
+		{
+			Code: "RP7203", Severity: findings.Warning, Run: checkRanges,
+			Claim: "every Service may lose connections at its balancer's address while nodes leave mode ipvs",
+			Why: "mode iptables drops what comes for such an address and was not translated, and so what IPVS leads: on a node that is changed, open " +
+				"connections through that address end, and new ones may fail for as long as rules are written",
+			Fix: "change nodes when such connections may end (spec.windows), or drain the node from the balancer before its turn (spec.hooks)",
+		},
 	}
 }
 
@@ -163,13 +170,47 @@ func checkOwn(in Input) []findings.Result {
 
 func checkMode(in Input) []findings.Result {
 	s := in.Inventory
-	if !s.known() || s.own() == nil {
+	from := s.from()
+	leads := from == v1alpha1.KubeProxyIPTables || from == v1alpha1.KubeProxyNFTables ||
+		from == v1alpha1.KubeProxyIPVS && s.Spec.Mode == v1alpha1.KubeProxyIPTables
+	switch {
+	case !s.known(), s.own() == nil && s.Spec.Program.From == "":
 		return unlessPods(s)
+	case leads:
+		return nil
+	case s.own() == nil:
+		return []findings.Result{findings.Failed("", "kube-proxy has mode %s, and is to have %s", from, s.Spec.Mode)}
 	}
-	if from := s.from(); from != v1alpha1.KubeProxyIPTables && from != v1alpha1.KubeProxyNFTables {
-		return []findings.Result{findings.Failed(daemonset.Name(s.own()), "%s has mode %s", daemonset.Name(s.own()), from)}
+	return []findings.Result{findings.Failed(daemonset.Name(s.own()), "%s has mode %s, and is to have %s", daemonset.Name(s.own()), from, s.Spec.Mode)}
+}
+
+// checkRanges names the Services that mode iptables refuses at the addresses of their balancers
+// until it leads there itself.
+func checkRanges(in Input) []findings.Result {
+	s := in.Inventory
+	if s.from() != v1alpha1.KubeProxyIPVS {
+		return findings.Skip("kube-proxy does not leave mode ipvs")
 	}
-	return nil
+	var out []findings.Result
+	for i := range s.Services {
+		svc := &s.Services[i]
+		addresses := addressesOf(svc)
+		if len(svc.Spec.LoadBalancerSourceRanges) > 0 && len(addresses) > 0 {
+			name := svc.Namespace + "/" + svc.Name
+			out = append(out, findings.Failed("Service "+name, "service %s has loadBalancerSourceRanges, and is called at %s", name, strings.Join(addresses, ", ")))
+		}
+	}
+	return out
+}
+
+// addressesOf are those of a balancer that kube-proxy leads from.
+func addressesOf(svc *corev1.Service) (out []string) {
+	for _, in := range svc.Status.LoadBalancer.Ingress {
+		if in.IP != "" && (in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP) {
+			out = append(out, in.IP)
+		}
+	}
+	return out
 }
 
 func checkHeld(in Input) []findings.Result {

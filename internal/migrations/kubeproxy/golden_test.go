@@ -128,6 +128,8 @@ func TestSpecRefuses(t *testing.T) {
 	for _, tt := range []struct{ name, text, field, says string }{
 		{"no mode", "{}", "spec.kubeProxy.mode", "is missing"},
 		{"ipvs", "{mode: ipvs}", "spec.kubeProxy.mode", `"ipvs" is not known`},
+		{"the same", "{mode: iptables, program: {from: iptables}}", "spec.kubeProxy.program.from", "is what spec.kubeProxy.mode has"},
+		{"from", "{mode: iptables, program: {from: userspace}}", "spec.kubeProxy.program.from", `"userspace" is not known`},
 		{"parallel", "{mode: nftables, nodes: {parallel: -1}}", "spec.kubeProxy.nodes.parallel", "-1 is not within 1 and 100"},
 		{"first", `{mode: nftables, nodes: {first: [""]}}`, "spec.kubeProxy.nodes.first[0]", ""},
 	} {

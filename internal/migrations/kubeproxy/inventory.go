@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -82,8 +83,8 @@ func (s *Inventory) add(ds appsv1.DaemonSet) {
 
 func (s *Inventory) loadMode(ctx context.Context, c client.Reader) error {
 	own := s.own()
-	if s.Spec.Program != nil { // no object of the cluster has it, and there are two
-		s.Configured = string(other(s.Spec.Mode))
+	if s.Spec.Program != nil { // no object of the cluster has it
+		s.Configured = string(cmp.Or(s.Spec.Program.From, other(s.Spec.Mode)))
 		return nil
 	}
 	if own == nil {
@@ -153,7 +154,7 @@ func (s *Inventory) secondMode() v1alpha1.KubeProxyMode {
 
 // from is the mode that kube-proxy had before the migration.
 func (s *Inventory) from() v1alpha1.KubeProxyMode {
-	if s.Status.From != "" {
+	if s.Status.From != "" && (s.Spec.Program == nil || s.Spec.Program.From == "") { // it may have been named since
 		return s.Status.From
 	}
 	return s.mode()

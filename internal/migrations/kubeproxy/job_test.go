@@ -4,6 +4,7 @@ package kubeproxy
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -47,6 +48,8 @@ const patience = 60 * time.Second
 type rules struct {
 	modes  map[v1alpha1.KubeProxyMode]bool
 	copied bool
+	// open is at how many looks connections still go by what mode ipvs has left.
+	open int
 }
 
 // fixture is a cluster of two nodes on which kube-proxies are played: one that starts removes the
@@ -92,17 +95,24 @@ const ownConfig = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxy
 // setup has kube-proxy in the pods of a DaemonSet.
 func setup(t *testing.T) *fixture {
 	t.Helper()
-	f := begin(t, &v1alpha1.KubeProxySpec{Mode: v1alpha1.KubeProxyNFTables})
+	return setupMode(t, `""`, v1alpha1.KubeProxyNFTables)
+}
+
+// setupMode has it in a mode, as its configuration names it.
+func setupMode(t *testing.T, configured string, to v1alpha1.KubeProxyMode) *fixture {
+	t.Helper()
+	f := begin(t, &v1alpha1.KubeProxySpec{Mode: to}, modeOf(strings.Trim(configured, `"`)))
 	own := &appsv1.DaemonSet{}
 	f.Must(yaml.Unmarshal([]byte(ownObjects), own))
-	config := &corev1.ConfigMap{ObjectMeta: own.ObjectMeta, Data: map[string]string{"config.conf": ownConfig}}
+	text := strings.Replace(ownConfig, `""`, configured, 1)
+	config := &corev1.ConfigMap{ObjectMeta: own.ObjectMeta, Data: map[string]string{"config.conf": text}}
 	f.Must(server.Create(f.Context(), config))
 	f.Must(server.Create(f.Context(), own))
 	f.Until("kube-proxy", func() bool { return len(f.pods("k8s-app")) == 2 })
 	return f
 }
 
-func begin(t *testing.T, spec *v1alpha1.KubeProxySpec) *fixture {
+func begin(t *testing.T, spec *v1alpha1.KubeProxySpec, from v1alpha1.KubeProxyMode) *fixture {
 	t.Helper()
 	server = lazy.Get(t)
 	clean(t)
@@ -110,7 +120,7 @@ func begin(t *testing.T, spec *v1alpha1.KubeProxySpec) *fixture {
 	fleet := &fakekubelet.Fleet{Client: server, Phase: phaseOf, Message: f.message, Addresses: &fakekubelet.Counting{}}
 	for name, address := range map[string]string{"a": "192.0.2.1", "b": "192.0.2.2"} {
 		f.Must(fleet.Node(f.Context(), name, netip.MustParseAddr(address)))
-		f.nodes[name] = &rules{modes: map[v1alpha1.KubeProxyMode]bool{v1alpha1.KubeProxyIPTables: true}}
+		f.nodes[name] = &rules{modes: map[v1alpha1.KubeProxyMode]bool{from: true}}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -137,7 +147,7 @@ func begin(t *testing.T, spec *v1alpha1.KubeProxySpec) *fixture {
 func clean(t *testing.T) {
 	t.Helper()
 	migrationtest.Clear(t, server, &appsv1.DaemonSetList{}, &corev1.PodList{}, &corev1.NodeList{})
-	for _, name := range []string{"kube-proxy", "kube-proxy-nftables", "kube-proxy-iptables"} {
+	for _, name := range []string{"kube-proxy", "kube-proxy-nftables", "kube-proxy-iptables", "kube-proxy-ipvs"} {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name}}
 		must(t, client.IgnoreNotFound(server.Delete(context.Background(), cm)))
 	}
@@ -219,6 +229,8 @@ func (f *fixture) message(pod *corev1.Pod) string {
 		}
 	case nodepod.VerbClean:
 		f.cleaned(n, args)
+	case nodepod.VerbIPVS:
+		leaveIPVS(n, args, r)
 	case nodepod.VerbServices:
 		f.written(pod.Spec.NodeName)
 		if len(n.modes) == 0 {
@@ -244,8 +256,24 @@ func (f *fixture) written(node string) {
 	}
 }
 
+// leaveIPVS plays replumb node ipvs.
+func leaveIPVS(n *rules, args string, r *nodecleanup.TracesReport) {
+	if n.open > 0 && strings.Contains(args, "--timeout") {
+		n.open--
+		r.Problems = append(r.Problems, "1 to 10.96.0.20:80 tcp, from 10.244.0.5")
+	}
+	switch {
+	case strings.Contains(args, "remove"):
+		delete(n.modes, v1alpha1.KubeProxyIPVS)
+	case n.modes[v1alpha1.KubeProxyIPVS]:
+		r.Found = append(r.Found, "virtual servers: 3")
+	}
+}
+
 func (f *fixture) cleaned(n *rules, args string) {
 	switch {
+	case strings.Contains(args, nodecleanup.ProxyBesideIPVS):
+		delete(n.modes, v1alpha1.KubeProxyIPTables)
 	case strings.Contains(args, nodecleanup.CopiedRules):
 		n.copied = false
 	case strings.Contains(args, nodecleanup.ProxyIPTables):
@@ -294,8 +322,9 @@ func (f *fixture) apply(ctx context.Context) error {
 	return err
 }
 
-// require: the cluster is as its installer knows it, with that setting and rules of one mode.
-func (f *fixture) require(configured string) {
+// require: the cluster is as its installer knows it, with that setting and rules of one mode, and
+// of those that are left to finish.
+func (f *fixture) require(configured string, left ...v1alpha1.KubeProxyMode) {
 	f.Helper()
 	sets := &appsv1.DaemonSetList{}
 	f.Must(server.List(f.Context(), sets, client.InNamespace(metav1.NamespaceSystem)))
@@ -320,8 +349,12 @@ func (f *fixture) require(configured string) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	for name, n := range f.nodes {
-		if want := modeOf(strings.Trim(configured, `"`)); n.copied || len(n.modes) != 1 || !n.modes[want] {
-			f.Errorf("node %s has %+v, want mode %s", name, *n, want)
+		want := map[v1alpha1.KubeProxyMode]bool{modeOf(strings.Trim(configured, `"`)): true}
+		for _, mode := range left {
+			want[mode] = true
+		}
+		if n.copied || !maps.Equal(n.modes, want) {
+			f.Errorf("node %s has %+v, want %v", name, *n, want)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func Kind() migration.Description {
 func words() migration.Words {
 	return migration.Words{
 		Counted: "nodes",
-		Return:  "to return to the former mode, make a new migration with it as spec.kubeProxy.mode",
+		Return:  "to return to the former mode, make a new migration with it as spec.kubeProxy.mode; none leads to ipvs",
 	}
 }
 
@@ -66,14 +66,20 @@ func (j *Job) Applied(p *Planner) migration.ApplyResult {
 	if j.Until != "" {
 		return migration.Stopped(j.Until, "%d of %s with mode %s", counts.Moved, english.Plural(counts.Total, "node", ""), j.Spec.Mode)
 	}
-	line := fmt.Sprintf("kube-proxy has mode %s on %s", j.Spec.Mode, english.Plural(counts.Moved, "node", ""))
-	return migration.ApplyResult{
-		Text: []migration.TextBlock{{Lines: []string{line}}}, Hint: migration.NextHint(j.Spec.Name),
+	lines := []string{fmt.Sprintf("kube-proxy has mode %s on %s", j.Spec.Mode, english.Plural(counts.Moved, "node", ""))}
+	if p.remains() {
+		lines = append(lines, "what mode ipvs has left stays on them until finish")
 	}
+	return migration.ApplyResult{Text: []migration.TextBlock{{Lines: lines}}, Hint: migration.NextHint(j.Spec.Name)}
 }
 
 // PreviewFinish says what becomes final.
-func (*Job) PreviewFinish(context.Context, *Planner) (migration.FinishPreview, error) {
+func (*Job) PreviewFinish(_ context.Context, p *Planner) (migration.FinishPreview, error) {
+	if p.remains() {
+		return migration.FinishPreview{
+			Question: "What mode ipvs has left is removed from all nodes, and no migration leads back to that mode. Finish?",
+		}, nil
+	}
 	return migration.FinishPreview{Question: "The former mode is forgotten; another migration leads back to it. Finish?"}, nil
 }
 

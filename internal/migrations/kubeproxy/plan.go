@@ -33,6 +33,8 @@ const (
 //
 // A program of a node reads a configuration of its own, so phase nodes is all: its owner restarts
 // it in the other mode, while a copy of the rules leads.
+//
+// Out of mode ipvs, and back, the way is the same without a copy (ipvs.go).
 func commands() migration.Commands[*Planner] {
 	type phases = migration.Phases[*Planner]
 	way := func(d engine.Direction, groups func(*Planner, engine.Direction) []engine.Group) func(*Planner) []engine.Group {
@@ -81,7 +83,9 @@ func commands() migration.Commands[*Planner] {
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyBack},
 		},
 		Finish: phases{
+			{Name: "leave", Title: "Wait until nothing uses what mode ipvs has left", Groups: (*Planner).leaveIPVS},
 			migration.FinalPhase[*Planner](),
+			{Name: "remove", Title: "Remove what mode ipvs has left", Groups: (*Planner).removeIPVS},
 			{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidy},
 		},
 	}
@@ -215,36 +219,35 @@ func (p *Planner) changeNodes(d engine.Direction) []engine.Group {
 func (p *Planner) handOver(node string, mode v1alpha1.KubeProxyMode, d engine.Direction) []engine.Step {
 	own := p.Inventory.own()
 	to := second(own, nil, p.Inventory.At, mode, p.spec().Name)
-	steps := []engine.Step{
-		p.copyRules(node, mode),
+	m := modes{p.Inventory.mode(), mode}
+	steps := append(p.before(node, m),
 		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode), v1alpha1.ModeLeaving),
 		daemonset.There(p.Tools.Cluster, "there", "kube-proxy in mode "+string(mode), node, *to),
-		p.compareRules(node, mode),
-	}
+		p.compareRules(node, m),
+	)
 	for _, g := range p.steady("rules of mode "+string(mode)+" on "+node, d) { // a loss ends the run while both run
 		steps = append(steps, g.Steps...)
 	}
-	return append(steps,
+	return slices.Concat(steps, []engine.Step{
 		p.mark(node, v1alpha1.ModeLeaving, "End kube-proxy of the former mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the former mode", node, *own),
-		p.trial(node, "services"), p.cleanMode(node, other(mode)), p.forgetCopy(node),
+		p.trial(node, "services", mode),
+	}, p.alone(node, m), p.after(node, m), []engine.Step{
 		p.mark(node, v1alpha1.ModeSwitched, "Record that kube-proxy has mode "+string(mode)),
-	)
+	})
 }
 
 // takeBack has the own kube-proxy, whose configuration was not changed yet, lead on a node again.
 func (p *Planner) takeBack(node string, mode v1alpha1.KubeProxyMode) []engine.Step {
-	own := p.Inventory.own()
-	return []engine.Step{
-		p.copyRules(node, mode),
+	own, m := p.Inventory.own(), modes{p.Inventory.secondMode(), mode}
+	return slices.Concat(p.before(node, m), []engine.Step{
 		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode), v1alpha1.ModeRestored),
 		daemonset.There(p.Tools.Cluster, "back", "kube-proxy in mode "+string(mode), node, *own),
-		p.compareRules(node, mode),
+		p.compareRules(node, m),
 		p.mark(node, v1alpha1.ModeRestored, "End kube-proxy of the other mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the other mode", node, *p.Inventory.Second),
-		p.trial(node, "services"), p.cleanMode(node, other(mode)), p.forgetCopy(node),
-		p.mark(node, "", "Forget whose kube-proxy runs"),
-	}
+		p.trial(node, "services", mode),
+	}, p.alone(node, m), p.after(node, m), []engine.Step{p.mark(node, "", "Forget whose kube-proxy runs")})
 }
 
 func other(mode v1alpha1.KubeProxyMode) v1alpha1.KubeProxyMode {
@@ -287,7 +290,7 @@ func (p *Planner) returnNodes(d engine.Direction, mode v1alpha1.KubeProxyMode) [
 			daemonset.There(p.Tools.Cluster, "returned", "kube-proxy of "+daemonset.Name(own), node, *own),
 			p.mark(node, "", "End kube-proxy of "+daemonset.Name(from)),
 			daemonset.Gone(p.Tools.Cluster, "left", "kube-proxy of "+daemonset.Name(from), node, *from),
-			p.trial(node, "returned-services"),
+			p.trial(node, "returned-services", mode),
 		}
 	})
 	return append(groups, p.dismissSecond(mode)...)

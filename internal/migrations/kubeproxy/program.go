@@ -49,32 +49,27 @@ func (s *Inventory) container(node string) *corev1.Container {
 
 // restartNodes has the owner of kube-proxy restart it on nodes that do not have the mode.
 func (p *Planner) restartNodes(d engine.Direction, mode v1alpha1.KubeProxyMode) []engine.Group {
-	nodes, reached := p.Inventory.names(notSwitched), v1alpha1.ModeSwitched
+	nodes, reached, m := p.Inventory.names(notSwitched), v1alpha1.ModeSwitched, modes{p.Inventory.from(), mode}
 	if d == engine.Backward {
-		nodes, reached = p.Inventory.names(marked), ""
+		nodes, reached, m.from = p.Inventory.names(marked), "", p.spec().Mode
 		slices.Reverse(nodes)
 	}
-	return p.rounds(phaseNodes, d, nodes, func(node string) []engine.Step { return p.restart(node, mode, reached, d) })
+	return p.rounds(phaseNodes, d, nodes, func(node string) []engine.Step { return p.restart(node, m, reached, d) })
 }
 
 // restart has kube-proxy start in another mode on a node, while a copy of its rules leads. It
 // removes those of its former mode itself.
-func (p *Planner) restart(node string, mode v1alpha1.KubeProxyMode, reached string, d engine.Direction) []engine.Step {
-	steps := []engine.Step{
-		p.copyRules(node, mode),
-		p.mark(node, v1alpha1.ModeRestarting, "Record that a copy of the rules leads"),
-	}
+func (p *Planner) restart(node string, m modes, reached string, d engine.Direction) []engine.Step {
+	steps := append(p.before(node, m), p.mark(node, v1alpha1.ModeRestarting, "Record that "+m.leads()))
 	if p.spec().Program.Restart != nil {
-		steps = append(steps, p.callRestart(node, mode, d))
+		steps = append(steps, p.callRestart(node, m.to, d))
 	}
-	steps = append(steps, p.awaitRestart(node, mode))
-	for _, g := range p.steady("rules of mode "+string(mode)+" on "+node, d) { // a loss ends the run while the copy leads
+	steps = append(steps, p.awaitRestart(node, m))
+	for _, g := range p.steady("rules of mode "+string(m.to)+" on "+node, d) { // a loss ends the run while the copy leads
 		steps = append(steps, g.Steps...)
 	}
-	return append(steps,
-		p.trial(node, "services"), p.cleanMode(node, other(mode)), p.forgetCopy(node),
-		p.mark(node, reached, "Record that kube-proxy has mode "+string(mode)),
-	)
+	steps = append(append(steps, p.trial(node, "services", m.to)), p.after(node, m)...)
+	return append(steps, p.mark(node, reached, "Record that kube-proxy has mode "+string(m.to)))
 }
 
 // forgetNodes removes what says on Nodes how far they are.
@@ -148,12 +143,12 @@ func (s *Inventory) node(name string) *corev1.Node {
 }
 
 // awaitRestart waits until rules of the new mode lead: for a person, unless an action was called.
-func (p *Planner) awaitRestart(node string, mode v1alpha1.KubeProxyMode) engine.Step {
-	s := awaited{p.compareRules(node, mode)}
+func (p *Planner) awaitRestart(node string, m modes) engine.Step {
+	s := awaited{p.compareRules(node, m)}
 	if p.spec().Program.Restart != nil {
 		return s
 	}
-	return &restartGate{awaited: s, guide: restartGuide(p.Inventory.node(node), mode), wait: p.spec().Program.GateWait.Duration}
+	return &restartGate{awaited: s, guide: restartGuide(p.Inventory.node(node), m), wait: p.spec().Program.GateWait.Duration}
 }
 
 // awaited holds the lock while k3s, and with it the only API server, may be restarted.
@@ -179,9 +174,10 @@ func (g *restartGate) Guide() string           { return g.guide }
 func (g *restartGate) Deadline() time.Duration { return g.wait }
 
 // restartGuide says what to do on a node.
-func restartGuide(n *corev1.Node, mode v1alpha1.KubeProxyMode) string {
-	const end = "A copy of its rules leads meanwhile. replumb goes on by itself when rules of that mode lead to every Service; " +
-		"where they do already, there is nothing to do."
+func restartGuide(n *corev1.Node, m modes) string {
+	leads := m.leads()
+	end := strings.ToUpper(leads[:1]) + leads[1:] + " meanwhile. replumb goes on by itself when that mode leads to every Service; " +
+		"where it does already, there is nothing to do."
 	version := n.Status.NodeInfo.KubeletVersion
 	for _, product := range []string{"k3s", "rke2"} {
 		if strings.Contains(version, "+"+product) {
@@ -189,11 +185,11 @@ func restartGuide(n *corev1.Node, mode v1alpha1.KubeProxyMode) string {
   kube-proxy-arg:
     - proxy-mode=%[3]s
 Keep what kube-proxy-arg has already. Then systemctl restart %[4]s (on a server: %[5]s).
-`, n.Name, product, mode, product+"-agent", map[string]string{"k3s": "k3s", "rke2": "rke2-server"}[product]) + end
+`, n.Name, product, m.to, product+"-agent", map[string]string{"k3s": "k3s", "rke2": "rke2-server"}[product]) + end
 		}
 	}
 	return fmt.Sprintf("On node %s, set mode: %s in the configuration of kube-proxy (or --proxy-mode, where it has no --config), "+
-		"and restart it, without --cleanup. ", n.Name, mode) + end
+		"and restart it, without --cleanup. ", n.Name, m.to) + end
 }
 
 // NoProxyRulesError is a node without rules that could be copied.
@@ -208,7 +204,10 @@ func (e *NoProxyRulesError) Error() string {
 }
 
 // Advice is for the node's operator.
-func (*NoProxyRulesError) Advice() string {
+func (e *NoProxyRulesError) Advice() string {
+	if e.Says == proxyrules.IPVS {
+		return "set spec.kubeProxy.program.from: ipvs, which leads to mode iptables (docs/runbooks/kube-proxy.md#out-of-ipvs)"
+	}
 	return "see that kube-proxy runs there, and that the node has iptables of the kind that it writes by (iptables -V); then go on with replumb resume"
 }
 

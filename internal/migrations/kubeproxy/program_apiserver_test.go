@@ -29,15 +29,15 @@ func (f *fixture) restart(node string) {
 	}
 }
 
-func programsOn(f *fixture) {
+func programsOn(f *fixture, mode v1alpha1.KubeProxyMode) {
 	f.programs = map[string]v1alpha1.KubeProxyMode{}
 	for name := range f.nodes {
-		f.programs[name] = v1alpha1.KubeProxyIPTables
+		f.programs[name] = mode
 	}
 }
 
 // requirePrograms: nodes have rules of one mode and no copy, and marks are as they should be.
-func (f *fixture) requirePrograms(mode v1alpha1.KubeProxyMode, mark string) {
+func (f *fixture) requirePrograms(mode v1alpha1.KubeProxyMode, mark string, left ...v1alpha1.KubeProxyMode) {
 	f.Helper()
 	nodes := &corev1.NodeList{}
 	f.Must(server.List(f.Context(), nodes))
@@ -49,7 +49,7 @@ func (f *fixture) requirePrograms(mode v1alpha1.KubeProxyMode, mark string) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	for name, n := range f.nodes {
-		if n.copied || len(n.modes) != 1 || !n.modes[mode] {
+		if n.copied || len(n.modes) != 1+len(left) || !n.modes[mode] {
 			f.Errorf("node %s has %+v, want mode %s", name, *n, mode)
 		}
 	}
@@ -60,8 +60,8 @@ func (f *fixture) requirePrograms(mode v1alpha1.KubeProxyMode, mark string) {
 func TestPersonRestarts(t *testing.T) {
 	f := begin(t, &v1alpha1.KubeProxySpec{
 		Mode: v1alpha1.KubeProxyNFTables, Program: &v1alpha1.KubeProxyProgramSpec{GateWait: &metav1.Duration{Duration: time.Minute}},
-	})
-	programsOn(f)
+	}, v1alpha1.KubeProxyIPTables)
+	programsOn(f, v1alpha1.KubeProxyIPTables)
 	asked := map[string]v1alpha1.KubeProxyMode{} // what the person has done, by node
 	to, guide, told := v1alpha1.KubeProxyNFTables, "", ""
 	f.ordered = func(node string) v1alpha1.KubeProxyMode { return asked[node] }
@@ -97,8 +97,8 @@ func TestActionRestarts(t *testing.T) {
 		Program: &v1alpha1.KubeProxyProgramSpec{Restart: &v1alpha1.Action{Exec: &v1alpha1.ExecAction{
 			Command: []string{"/bin/sh", "-c", `echo "$REPLUMB_NODE $REPLUMB_MODE" >> "$0"`, orders},
 		}}},
-	})
-	programsOn(f)
+	}, v1alpha1.KubeProxyIPTables)
+	programsOn(f, v1alpha1.KubeProxyIPTables)
 	f.ordered = func(node string) v1alpha1.KubeProxyMode { return lastOrder(t, orders, node) }
 	f.Mu.Lock()
 	f.programs["b"], f.nodes["b"].modes = v1alpha1.KubeProxyNFTables, map[v1alpha1.KubeProxyMode]bool{v1alpha1.KubeProxyNFTables: true}

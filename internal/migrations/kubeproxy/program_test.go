@@ -41,6 +41,33 @@ func TestCopyOfProgram(t *testing.T) {
 	}
 }
 
+// TestStanding: a node says what leads there while it leaves mode ipvs, and one that is in a mode
+// whose rules would go ends the run.
+func TestStanding(t *testing.T) {
+	for name, tt := range map[string]struct {
+		found        []string
+		says, advice string
+	}{
+		"its turn":     {[]string{"kube-proxy says ipvs", "virtual servers: 12"}, "12 virtual servers of IPVS lead on node a", ""},
+		"restarted":    {[]string{"kube-proxy says iptables", "virtual servers: 0"}, "no virtual server of kube-proxy on node a", ""},
+		"another mode": {[]string{"kube-proxy says nftables"}, "says that it has mode nftables, not ipvs", "spec.kubeProxy.program.from"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := standing("a", &nodecleanup.TracesReport{Found: tt.found})
+			advice := ""
+			if wrong := (&WrongModeError{}); errors.As(err, &wrong) {
+				got, advice = err.Error(), wrong.Advice()
+			}
+			if !strings.Contains(got, tt.says) || !strings.Contains(advice, tt.advice) || (advice == "") != (tt.advice == "") {
+				t.Errorf("got %q, advice %q", got, advice)
+			}
+		})
+	}
+	if got := (&NoProxyRulesError{Node: "a", Says: "ipvs"}).Advice(); !strings.Contains(got, "spec.kubeProxy.program.from: ipvs") {
+		t.Errorf("of a program in mode ipvs is advised %q", got)
+	}
+}
+
 // TestLacking: rules alone do not make the mode of a program, which says its own, and nodes that
 // have neither rules nor a copy are not done.
 func TestLacking(t *testing.T) {
@@ -79,7 +106,7 @@ func TestRestartGuide(t *testing.T) {
 	} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 		n.Status.NodeInfo.KubeletVersion = version
-		got := restartGuide(n, v1alpha1.KubeProxyNFTables)
+		got := restartGuide(n, modes{v1alpha1.KubeProxyIPTables, v1alpha1.KubeProxyNFTables})
 		for _, w := range append(want, "node a") {
 			if !strings.Contains(got, w) {
 				t.Errorf("%s: no %q in\n%s", version, w, got)

@@ -91,8 +91,8 @@ func (s *rulesStep) Verify(ctx context.Context) error {
 }
 
 // copyRules keeps a copy of a node's rules until forgetCopy.
-func (p *Planner) copyRules(node string, to v1alpha1.KubeProxyMode) engine.Step {
-	s := p.rules(nodepod.VerbCopyRules, node, "copy", "Keep a copy of kube-proxy's rules on node "+node, to)
+func (p *Planner) copyRules(node string, m modes) engine.Step {
+	s := p.rules(nodepod.VerbCopyRules, node, "copy", "Keep a copy of kube-proxy's rules on node "+node, m)
 	s.writes = []engine.Change{{Verb: "write", Object: "Node " + node, Body: map[string]any{
 		"add": traces(nodecleanup.CopiedRules).Describe(),
 	}}}
@@ -101,20 +101,20 @@ func (p *Planner) copyRules(node string, to v1alpha1.KubeProxyMode) engine.Step 
 			return &StrandedError{Node: node, Why: strings.Join(r.Problems, "; ")}
 		}
 		if p.spec().Program != nil {
-			s.remark, err = copyOfProgram(node, to, r)
+			s.remark, err = copyOfProgram(node, m.to, r)
 		}
 		return err
 	}
 	return s
 }
 
-// compareRules waits until kube-proxy leads, in its new mode, from all that the copy leads from.
-// Services that are gone by now are left out.
-func (p *Planner) compareRules(node string, mode v1alpha1.KubeProxyMode) *rulesStep {
-	title := fmt.Sprintf("Verify that rules of mode %s lead to every Service on node %s", mode, node)
-	s := p.rules(nodepod.VerbCompareRules, node, "compare", title, mode)
+// compareRules waits until kube-proxy leads, in its new mode, from all that the copy, or mode ipvs,
+// leads from. Services that are gone by now are left out.
+func (p *Planner) compareRules(node string, m modes) *rulesStep {
+	title := fmt.Sprintf("Verify that rules of mode %s lead to every Service on node %s", m.to, node)
+	s := p.rules(nodepod.VerbCompareRules, node, "compare", title, m)
 	s.evaluate = func(ctx context.Context, r *nodecleanup.TracesReport) error {
-		why, err := p.Inventory.lacking(ctx, p.Tools.Cluster, node, mode, r)
+		why, err := p.Inventory.lacking(ctx, p.Tools.Cluster, node, m.to, r)
 		if err != nil || why == "" {
 			return err
 		}
@@ -143,13 +143,16 @@ func (s *Inventory) lacking(
 	return fmt.Sprintf("node %s has no rules of mode %s for %s", node, mode, strings.Join(missing[:min(3, len(missing))], ", ")), nil
 }
 
-func (p *Planner) rules(verb, node, prefix, title string, mode v1alpha1.KubeProxyMode) *rulesStep {
+func (p *Planner) rules(verb, node, prefix, title string, m modes) *rulesStep {
 	s := &rulesStep{
 		Task: taskpod.Task{Client: p.Tools.Client(), Migration: p.spec().Name, Verb: verb, Node: node},
 		id:   prefix + "/" + node, title: title,
 	}
-	args := []string{"--mode=" + string(mode)}
-	if verb == nodepod.VerbCompareRules && p.spec().Program != nil { // a person may take hours
+	args := []string{"--mode=" + string(m.to)}
+	switch {
+	case m.beside():
+		args = append(args, "--beside-ipvs")
+	case verb == nodepod.VerbCompareRules && p.spec().Program != nil: // a person may take hours
 		args = append(args, "--refresh")
 	}
 	if proxy := p.Inventory.container(node); proxy != nil {

@@ -85,10 +85,14 @@ func (p *Planner) mark(node, value, about string, further ...string) engine.Step
 }
 
 // trial proves that the kube-proxy that is left on a node writes rules.
-func (p *Planner) trial(node, prefix string) engine.Step {
+func (p *Planner) trial(node, prefix string, mode v1alpha1.KubeProxyMode) engine.Step {
 	s := nodepod.New(p.Tools.Client(), p.spec().Name, p.Image, nodepod.VerbServices, node, prefix,
 		"Verify that kube-proxy writes rules for a new Service on node "+node)
-	return &servicetrial.Step{ReadOnly: nodepod.ReadOnly{Step: s}, Ask: servicetrial.Programmed}
+	ask := servicetrial.Programmed
+	if mode == v1alpha1.KubeProxyIPVS {
+		ask = servicetrial.ProgrammedInIPVS
+	}
+	return &servicetrial.Step{ReadOnly: nodepod.ReadOnly{Step: s}, Ask: ask}
 }
 
 // clean removes rules from a node that nobody writes any more.

@@ -16,8 +16,8 @@ type part interface {
 // parts in order of removal: what makes new pods, what filters and leads packets, what carries
 // them, and last what is remembered.
 func (h Host) parts(n NetworkTraces) ([]part, error) {
-	if n.rulesOnly() {
-		return []part{nftPart{n}, legacyPart{h, n}}, nil
+	if n.rulesOnly() { // a server leads from an address of the interface, and rules name sets
+		return []part{serverPart{n}, linkPart{h, n, nil}, nftPart{n}, legacyPart{h, n}, setPart{n}}, nil
 	}
 	n = h.narrow(n)
 	nets, err := h.names(n)

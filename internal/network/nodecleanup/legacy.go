@@ -20,13 +20,13 @@ func legacyFinds(n NetworkTraces, save string) (found []string, restore string) 
 		case strings.HasPrefix(line, "*"):
 			table, rules, chains = line[1:], nil, nil
 		case strings.HasPrefix(line, ":"):
-			if name, _, _ := strings.Cut(line[1:], " "); n.ownChain(name) {
+			if name, _, _ := strings.Cut(line[1:], " "); n.ownChain(table, name) {
 				chains = append(chains, name)
 				found = append(found, "chain "+table+" "+name+" (legacy)")
 			}
 		case strings.HasPrefix(line, "-A "):
 			chain, rest, _ := strings.Cut(line[3:], " ")
-			if !n.ownChain(chain) && n.ownRule(rest) {
+			if !n.ownChain(table, chain) && n.ownRule(table, rest) {
 				rules = append(rules, "-D "+line[3:])
 				found = append(found, "rule in chain "+table+" "+chain+" (legacy)")
 				if to := n.ledTo(rest); to != "" && !slices.Contains(chains, to) {
@@ -56,11 +56,11 @@ func write(out *strings.Builder, table string, rules, chains []string) {
 
 // ownRule reports whether a rule leads to a chain of the network, has its comment, or has none and
 // accepts one of its interfaces.
-func (n NetworkTraces) ownRule(rule string) bool {
+func (n NetworkTraces) ownRule(table, rule string) bool {
 	rule = " " + rule
 	for _, mark := range []string{" -j ", " -g "} {
 		for part := range strings.SplitSeq(rule, mark) {
-			if name, _, _ := strings.Cut(part, " "); part != rule && n.ownChain(name) {
+			if name, _, _ := strings.Cut(part, " "); part != rule && n.ownChain(table, name) {
 				return true
 			}
 		}

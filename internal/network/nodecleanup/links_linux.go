@@ -164,7 +164,7 @@ func (p setPart) names() ([]string, error) {
 		}
 	}
 	slices.Sort(out)
-	return out, nil
+	return slices.Compact(out), nil // a long one is listed in parts
 }
 
 func (p setPart) find() ([]string, error) {

@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/replumb/replumb/internal/network/ipvs"
 )
 
 // Preferred is the CNI configuration of a node's other network. Runtimes take the first by name
@@ -43,6 +45,10 @@ type NetworkTraces struct {
 	Whole  []string
 	Sets   []string
 	Tables []string
+	// InFilter are whole chains that are its own in table filter alone.
+	InFilter []string
+	// VirtualServers says that kube-proxy's in IPVS are its own.
+	VirtualServers bool
 	// Crossed are interfaces that its rules accept without a comment or a chain of its own. Others'
 	// rules for them have comments.
 	Crossed []string
@@ -122,7 +128,7 @@ func Find(name string) (NetworkTraces, bool) {
 			Chains: []string{"WEAVE-"}, Whole: []string{"WEAVE"}, Sets: []string{"weave-"}, Crossed: []string{"weave"},
 		},
 		{Name: HostLocal, Plugins: []string{"bridge", "ptp"}, IPAM: HostLocal},
-		kubeProxy(), kubeProxyIn(ProxyIPTables), kubeProxyIn(ProxyNFTables),
+		kubeProxy(), kubeProxyIn(ProxyIPTables), kubeProxyIn(ProxyNFTables), kubeProxyIPVS(), kubeProxyBesideIPVS(),
 		{Name: CopiedRules, Tables: []string{CopiedTable}, Chains: []string{CopiedChains}},
 	}
 	i := slices.IndexFunc(all, func(n NetworkTraces) bool { return n.Name == name })
@@ -157,9 +163,12 @@ func kubeProxy() NetworkTraces {
 const (
 	ProxyIPTables = KubeProxy + "-iptables"
 	ProxyNFTables = KubeProxy + "-nftables"
-	CopiedRules   = "copied-rules"
-	CopiedChains  = "RPLB-"
-	CopiedTable   = "replumb-kube-proxy"
+	ProxyIPVS     = KubeProxy + "-ipvs"
+	// ProxyBesideIPVS is what is left of mode iptables where mode ipvs has chains of its names.
+	ProxyBesideIPVS = KubeProxy + "-beside-ipvs"
+	CopiedRules     = "copied-rules"
+	CopiedChains    = "RPLB-"
+	CopiedTable     = "replumb-kube-proxy"
 )
 
 func kubeProxyIn(name string) NetworkTraces {
@@ -171,6 +180,27 @@ func kubeProxyIn(name string) NetworkTraces {
 		n.Chains = nil
 	}
 	return n
+}
+
+// kubeProxyIPVS is what mode iptables leaves of mode ipvs, in which three chains have one name in
+// both (iptablesChains, iptablesJumpChain and ipsetInfo in pkg/proxy/ipvs of k8s.io/kubernetes).
+// One of its rules leads to a chain of mode iptables, by a comment of its own.
+func kubeProxyIPVS() NetworkTraces {
+	return NetworkTraces{
+		Name: ProxyIPVS, VirtualServers: true, Links: []string{ipvs.Device}, Sets: ipvs.Sets(),
+		Whole:    []string{"KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER", "KUBE-SOURCE-RANGES-FIREWALL"},
+		Comments: []string{"kube-proxy firewall rules"},
+	}
+}
+
+// kubeProxyBesideIPVS is the opposite.
+func kubeProxyBesideIPVS() NetworkTraces {
+	return NetworkTraces{
+		Name: ProxyBesideIPVS, InFilter: []string{proxyChain}, Comments: []string{"kubernetes load balancer firewall"},
+		Chains: []string{
+			"KUBE-EXTERNAL-SERVICES", "KUBE-NODEPORTS", "KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-FW-", "KUBE-EXT-", "KUBE-XLB-",
+		},
+	}
 }
 
 const (
@@ -195,16 +225,30 @@ const (
 	lxcDigits = 12
 )
 
+func (n NetworkTraces) describeRules() []string {
+	var out []string
+	if n.VirtualServers {
+		out = append(out, "virtual servers of IPVS that are kube-proxy's", "interface "+strings.Join(n.Links, ", "))
+	}
+	chains := slices.Concat(n.Whole, n.Chains)
+	for _, name := range n.InFilter {
+		chains = append(chains, name+" of table filter")
+	}
+	if len(chains) > 0 {
+		out = append(out, "chains and rules of iptables: "+strings.Join(chains, ", "))
+	}
+	if len(n.Sets) > 0 {
+		out = append(out, "ipsets "+strings.Join(n.Sets, "*, ")+"*")
+	}
+	if len(n.Tables) > 0 {
+		out = append(out, "tables of nftables: "+strings.Join(n.Tables, ", "))
+	}
+	return out
+}
+
 func (n NetworkTraces) Describe() []string {
 	if n.rulesOnly() {
-		var out []string
-		if len(n.Chains) > 0 {
-			out = append(out, "chains and rules of iptables: "+strings.Join(n.Chains, ", "))
-		}
-		if len(n.Tables) > 0 {
-			out = append(out, "tables of nftables: "+strings.Join(n.Tables, ", "))
-		}
-		return out
+		return n.describeRules()
 	}
 	if n.fileOnly() {
 		return []string{
@@ -242,8 +286,8 @@ func (n NetworkTraces) Describe() []string {
 	return append(out, "directories "+strings.Join(n.Dirs, ", ")+", and the addresses that were given out")
 }
 
-func (n NetworkTraces) ownChain(name string) bool {
-	return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name)
+func (n NetworkTraces) ownChain(table, name string) bool {
+	return slices.Contains(n.Whole, name) || hasPrefix(n.Chains, name) || table == "filter" && slices.Contains(n.InFilter, name)
 }
 
 func hasPrefix(prefixes []string, text string) bool {

@@ -46,7 +46,7 @@ func (p nftPart) look(c *nftables.Conn) (*nftFinds, error) {
 	for _, ch := range chains {
 		switch {
 		case slices.Contains(p.Tables, ch.Table.Name):
-		case p.ownChain(ch.Name):
+		case p.ownChain(ch.Table.Name, ch.Name):
 			out.chains = append(out.chains, ch)
 		default:
 			rules, err := p.rules(c, ch)
@@ -89,7 +89,7 @@ func (p nftPart) rules(c *nftables.Conn, ch *nftables.Chain) ([]*nftables.Rule, 
 	}
 	var out []*nftables.Rule
 	for _, r := range all {
-		if p.own(r) {
+		if p.own(ch.Table.Name, r) {
 			r.Table, r.Chain = ch.Table, ch // with the family, which rules do not say
 			out = append(out, r)
 		}
@@ -97,7 +97,7 @@ func (p nftPart) rules(c *nftables.Conn, ch *nftables.Chain) ([]*nftables.Rule, 
 	return out, nil
 }
 
-func (p nftPart) own(r *nftables.Rule) bool {
+func (p nftPart) own(table string, r *nftables.Rule) bool {
 	if hasPrefix(p.Comments, comment(r.UserData)) {
 		return true
 	}
@@ -107,7 +107,7 @@ func (p nftPart) own(r *nftables.Rule) bool {
 	return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
 		switch e := e.(type) {
 		case *expr.Verdict:
-			return e.Chain != "" && p.ownChain(e.Chain)
+			return e.Chain != "" && p.ownChain(table, e.Chain)
 		case *expr.Match: // as some versions of iptables keep comments
 			c, ok := e.Info.(*xt.Comment)
 			return ok && e.Name == "comment" && hasPrefix(p.Comments, string(*c))

@@ -9,6 +9,12 @@ import (
 
 func (h Host) Residue(NetworkTraces) (*TracesReport, error) { return nil, errors.ErrUnsupported }
 
+func (Host) LeaveIPVS() (*TracesReport, error) { return nil, errors.ErrUnsupported }
+
+func (Host) QuiesceIPVS() (*TracesReport, error) { return nil, errors.ErrUnsupported }
+
+func (Host) RemoveIPVS() (*TracesReport, error) { return nil, errors.ErrUnsupported }
+
 func (h Host) Clean(NetworkTraces) (*TracesReport, error) { return nil, errors.ErrUnsupported }
 
 func (w Watcher) Watch(context.Context) (*TracesReport, error) { return nil, errors.ErrUnsupported }

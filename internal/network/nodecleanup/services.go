@@ -17,6 +17,8 @@ type ServiceQuery struct {
 	// Programmed needs rules of kube-proxy; Unprogrammed, a Service of after its end, must have
 	// none. Invalid ones are not looked for.
 	Programmed, Unprogrammed netip.Addr
+	// InIPVS says that kube-proxy has mode ipvs: its rules are virtual servers.
+	InIPVS bool
 	// Timeout is how long either may take to hold, and Quiet how long Unprogrammed must.
 	Timeout, Quiet time.Duration
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+
+	"github.com/replumb/replumb/internal/network/ipvs"
 )
 
 // Check asks the node. The report has what does not hold as problems; what
@@ -58,9 +60,13 @@ func (s ServiceQuery) await(ctx context.Context, to netip.Addr, limit time.Durat
 	}
 }
 
-// programmed reports whether kube-proxy has rules for packets to the address of a Service, in
-// whichever of its modes but ipvs.
+// programmed reports whether kube-proxy has rules for packets to the address of a Service; or, in
+// mode ipvs, a virtual server.
 func (s ServiceQuery) programmed(to netip.Addr) (bool, error) {
+	if s.InIPVS {
+		servers, err := ipvs.Servers()
+		return slices.ContainsFunc(servers, func(s ipvs.VirtualServer) bool { return s.At.Addr() == to }), err
+	}
 	c, err := openNFTables()
 	if err != nil {
 		return false, err

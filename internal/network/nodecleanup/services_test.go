@@ -63,6 +63,63 @@ func TestKubeProxyLeft(t *testing.T) {
 	}
 }
 
+// savedBesideIPVS is what kube-proxy has in mode iptables on a node that left mode ipvs.
+const savedBesideIPVS = `*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-LOAD-BALANCER - [0:0]
+:KUBE-SVC-ERIFXISQEP7F7OF4 - [0:0]
+-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
+COMMIT
+*filter
+:KUBE-SERVICES - [0:0]
+:KUBE-EXTERNAL-SERVICES - [0:0]
+:KUBE-FORWARD - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+:KUBE-IPVS-OUT-FILTER - [0:0]
+:KUBE-ROUTER-INPUT - [0:0]
+-A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER
+-A OUTPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+-A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES
+COMMIT
+`
+
+// TestBesideIPVS: of two modes that share chains, what only one has goes.
+func TestBesideIPVS(t *testing.T) {
+	for name, want := range map[string][]string{
+		ProxyIPVS: {
+			"chain nat KUBE-NODE-PORT (legacy)", "chain nat KUBE-LOAD-BALANCER (legacy)", "chain filter KUBE-NODE-PORT (legacy)",
+			"chain filter KUBE-IPVS-FILTER (legacy)", "chain filter KUBE-IPVS-OUT-FILTER (legacy)", "rule in chain filter INPUT (legacy)",
+			"rule in chain filter INPUT (legacy)",
+		},
+		ProxyBesideIPVS: {
+			"chain nat KUBE-NODEPORTS (legacy)", "chain nat KUBE-SVC-ERIFXISQEP7F7OF4 (legacy)", "rule in chain nat KUBE-SERVICES (legacy)",
+			"chain filter KUBE-SERVICES (legacy)", "chain filter KUBE-EXTERNAL-SERVICES (legacy)", "rule in chain filter INPUT (legacy)",
+			"rule in chain filter OUTPUT (legacy)", "rule in chain filter INPUT (legacy)",
+		},
+	} {
+		n, _ := Find(name)
+		found, restore := legacyFinds(n, savedBesideIPVS)
+		if !slices.Equal(found, want) {
+			t.Errorf("%s: found %q,\nwant %q", name, found, want)
+		}
+		for _, stays := range []string{"-X KUBE-MARK-MASQ", "-X KUBE-FORWARD", "-X KUBE-PROXY-FIREWALL", "KUBE-ROUTER", "-D PREROUTING"} {
+			if strings.Contains(restore, stays) {
+				t.Errorf("%s: %s goes as well:\n%s", name, stays, restore)
+			}
+		}
+	}
+}
+
 func TestInSave(t *testing.T) {
 	for address, want := range map[string]bool{
 		"10.96.0.10": true, "10.96.0.12": true, "10.96.0.1": false, "10.96.0.11": false, "10.96.0.100": false, "fd00::1": false,

@@ -59,6 +59,8 @@ const (
 	// compares.
 	VerbCopyRules    = "copy-rules"
 	VerbCompareRules = "compare-rules"
+	// VerbIPVS is what leaves its mode ipvs, by the first argument: leave, quiesce or remove.
+	VerbIPVS = "ipvs"
 )
 
 const confDir = "/etc/cni/net.d"
@@ -93,7 +95,7 @@ func (a *Pod) host() (volumes []corev1.Volume, mounts []corev1.VolumeMount) {
 	case VerbActivate, VerbDeactivate, VerbAdopt:
 		add("conf", confDir, corev1.HostPathDirectoryOrCreate)
 		return volumes, mounts
-	case VerbCopyRules, VerbCompareRules:
+	case VerbCopyRules, VerbCompareRules, VerbIPVS:
 		add("lock", "/run/xtables.lock", corev1.HostPathFileOrCreate)
 		return volumes, mounts
 	case VerbClean:

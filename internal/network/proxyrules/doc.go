@@ -12,8 +12,9 @@ const (
 	proxyTable  = "kube-proxy"
 )
 
-// The modes whose rules can be copied.
+// The modes of kube-proxy. Rules of mode ipvs are not copied: see ipvs.go.
 const (
 	IPTables = "iptables"
 	NFTables = "nftables"
+	IPVS     = "ipvs"
 )

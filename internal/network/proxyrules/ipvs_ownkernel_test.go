@@ -3,6 +3,8 @@
 package proxyrules
 
 import (
+	"io"
+	"log"
 	"os"
 	"slices"
 	"strings"
@@ -19,6 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	ownkernel.RunIfFirst()
+	log.SetOutput(io.Discard) // package netlink logs what it does not know of ipsets
 	os.Exit(m.Run())
 }
 
@@ -40,10 +43,9 @@ func TestIPVSInside(t *testing.T) {
 	n := newIPVSNode(t)
 	n.addNode(t)
 	calls := n.addAllKinds(t)
-	const all = 15 // ClusterIPs, node ports and further addresses
-	n.runProxy(t, ipvs)
+	n.runProxy(t, IPVS)
 	n.awaitAll(t, calls)
-	awaitMode(t, ipvs, all)
+	awaitMode(t, IPVS, all)
 	t.Run("hop", func(t *testing.T) { n.hop(t) })
 	t.Run("toIPTables", func(t *testing.T) {
 		open := n.hold(t, calls)
@@ -59,8 +61,8 @@ func TestIPVSInside(t *testing.T) {
 			t.Errorf("%d of %d open connections are broken", len(broken), len(open))
 		}
 		l = n.during(t, calls, func() {
-			n.runProxy(t, ipvs)
-			awaitMode(t, ipvs, all)
+			n.runProxy(t, IPVS)
+			awaitMode(t, IPVS, all)
 			n.awaitAll(t, calls)
 		})
 		t.Logf("back to ipvs: %s", l)

@@ -4,6 +4,7 @@ package proxyrules
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
+	"github.com/replumb/replumb/internal/network/ipvs"
 	"github.com/replumb/replumb/internal/testing/ownkernel"
 )
 
@@ -36,9 +38,6 @@ type ipvsNode struct {
 	places             map[string]netns.NsHandle
 	proxy              *exec.Cmd
 }
-
-// ipvs is the mode whose Services are virtual servers of the kernel.
-const ipvs = "ipvs"
 
 // The node itself, and the pod on another one.
 const (
@@ -187,6 +186,7 @@ clusterCIDR: 10.244.0.0/16
 hostnameOverride: node1
 clientConnection: {kubeconfig: %s}
 conntrack: {maxPerCore: 0, min: 0}
+ipvs: {excludeCIDRs: [172.30.0.9/32]}
 `, mode, n.kubeconfig), 0o600))
 	log, err := os.Create("/run/proxy-" + mode + ".log")
 	must(t, err)
@@ -321,6 +321,49 @@ type lost struct {
 	mu           sync.Mutex
 	sent, failed int
 	by           map[[2]string]int
+	how          []string
+	// unmeasured have timed out while the machine stood still, for want of its host's processors.
+	unmeasured int
+	stood      time.Time
+}
+
+// still is longer than a machine that is only slow leaves a goroutine waiting.
+const still = 500 * time.Millisecond
+
+// watch takes down when the machine stood still last.
+func (l *lost) watch(ctx context.Context) {
+	tick := time.NewTicker(still / 10)
+	defer tick.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Now()
+		if now.Sub(last) > still {
+			l.mu.Lock()
+			l.stood = now
+			l.mu.Unlock()
+		}
+		last = now
+	}
+}
+
+func (l *lost) count(c [2]string, began time.Time, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent++
+	var timeout net.Error
+	switch {
+	case err == nil:
+	case errors.As(err, &timeout) && timeout.Timeout() && l.stood.After(began):
+		l.unmeasured++
+	default:
+		l.failed++
+		l.by[c]++
+		l.how = append(l.how, fmt.Sprintf("%s %v", began.Format("15:04:05.000"), err))
+	}
 }
 
 // during makes all calls in turn, from each place at once, while f runs.
@@ -329,6 +372,7 @@ func (n *ipvsNode) during(t *testing.T, calls [][2]string, f func()) *lost {
 	l := &lost{by: map[[2]string]int{}}
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
+	all.Go(func() { l.watch(ctx) })
 	for _, from := range everywhere() {
 		all.Go(func() {
 			for ctx.Err() == nil {
@@ -336,14 +380,9 @@ func (n *ipvsNode) during(t *testing.T, calls [][2]string, f func()) *lost {
 					if c[0] != from {
 						continue
 					}
+					began := time.Now()
 					_, err := n.call(c[0], c[1])
-					l.mu.Lock()
-					l.sent++
-					if err != nil {
-						l.failed++
-						l.by[c]++
-					}
-					l.mu.Unlock()
+					l.count(c, began, err)
 				}
 			}
 		})
@@ -362,10 +401,10 @@ func frontends(t *testing.T, mode string) int {
 	t.Helper()
 	all := Frontends{}
 	switch mode {
-	case ipvs:
-		text, err := os.ReadFile("/proc/thread-self/net/ip_vs") // the first thread may be in a pod
+	case IPVS:
+		all, err := ipvs.Servers()
 		must(t, err)
-		return strings.Count(string(text), "\nTCP ")
+		return len(all)
 	case IPTables:
 		all.ofIPTables(program(t, "", "iptables-save", "-t", "nat"), false)
 	case NFTables:
@@ -452,4 +491,6 @@ func (h held) broken() (out [][2]string) {
 	return out
 }
 
-func (l *lost) String() string { return fmt.Sprintf("%d of %d lost %v", l.failed, l.sent, l.by) }
+func (l *lost) String() string {
+	return fmt.Sprintf("%d of %d lost %v %q, %d not measured", l.failed, l.sent, l.by, l.how, l.unmeasured)
+}

@@ -80,6 +80,11 @@ func Programmed(svc *corev1.Service, _ string) []string {
 	return []string{"--root=" + taskpod.HostRoot, "--timeout=" + reachTime.String(), "--programmed=" + svc.Spec.ClusterIP}
 }
 
+// ProgrammedInIPVS asks that of a kube-proxy in mode ipvs.
+func ProgrammedInIPVS(svc *corev1.Service, address string) []string {
+	return append(Programmed(svc, address), "--in-ipvs")
+}
+
 // Replaced asks whether the node reaches the Service, by its address and at the node's own port,
 // while kube-proxy has written no rules for it.
 func Replaced(svc *corev1.Service, address string) []string {

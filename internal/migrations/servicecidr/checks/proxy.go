@@ -32,8 +32,7 @@ func proxyChecks() []findings.Check[Input] {
 			Claim: "kube-proxy runs in mode iptables or nftables on every node",
 			Why: "in mode ipvs an address that two Services have is one virtual server, whose servers either takes away from the other; and one on the " +
 				"Service itself loses connections while it moves",
-			Fix: "change kube-proxy's mode to iptables first: nothing is lost but at addresses of balancers with loadBalancerSourceRanges " +
-				"(docs/runbooks/kube-proxy.md#out-of-ipvs)",
+			Fix: "change kube-proxy's mode to iptables first, by a Migration with spec.kubeProxy.mode: iptables (docs/runbooks/kube-proxy.md#out-of-ipvs)",
 		},
 		{
 			Code: "RP1209", Severity: findings.Blocking, Run: checkLinux,
