@@ -82,10 +82,15 @@ check: $(GOTESTSUM) ## Vet, and all tests that need nothing but Go: no root, no 
 	@hack/gotest.sh hack/tools -vet=off -timeout 5m ./... # the chart
 
 .PHONY: test
-test: check deps build $(APIPOOL) test-root ## check, and of each kind of migration: its promises on a real API server, a process that is killed, an attack; and real packets, for Services (root)
+test: check systems deps build $(APIPOOL) test-root ## check, the systems that releases are for, and of each kind of migration: its promises on a real API server, a process that is killed, an attack; and real packets, for Services (root)
 	@$(ASSETS) $(FEW) hack/apitests.sh
 	@$(ASSETS) hack/gotest.sh test -count=1 -parallel 3 -timeout 10m ./kill ./hostile
 	@$(MAKE) --no-print-directory test-move # by itself: what measures losses needs the processors
+
+.PHONY: systems
+systems: export GOGC := 400
+systems: ## Build replumb for Windows and macOS, and keep nothing (seconds; 2 processors compile each about 2 min the first time)
+	@for system in windows/amd64 darwin/arm64; do echo "go build ($$system)"; GOOS=$${system%/*} GOARCH=$${system#*/} go build -o /dev/null ./cmd/replumb || exit; done
 
 .PHONY: test-move
 test-move: ## Services moved under traffic while replumb is killed, and finished, beside one that is deleted and recreated (root; about 2 min)

@@ -148,19 +148,6 @@ func (p *Plan) Names() []string {
 	return names
 }
 
-// PhaseNames are the phases of several plans, each once, in order.
-func PhaseNames(plans ...*Plan) []string {
-	var all []string
-	for _, p := range plans {
-		for _, name := range p.Names() {
-			if !slices.Contains(all, name) {
-				all = append(all, name)
-			}
-		}
-	}
-	return all
-}
-
 func (p *Plan) Until(phase string) (*Plan, error) {
 	i := slices.Index(p.Names(), phase)
 	if i < 0 {

@@ -45,36 +45,7 @@ and writes a file for each.`,
   replumb report services-to-172-24 --file /tmp/move.html
   replumb report services-to-172-24 -o markdown      # to close a change ticket with
   replumb report services-to-172-24 -o json | jq .requests`),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g, s, err := o.fromFiles(o.format, args)
-			if err != nil {
-				return err
-			}
-			if s != nil {
-				return o.reportSet(cmd.Context(), s)
-			}
-			name := nameIn(args)
-			if g != nil {
-				name = g.Name
-			}
-			doc, err := o.reportOf(cmd.Context(), name)
-			switch {
-			case err != nil:
-				return err
-			case o.format.Name == "markdown":
-				return doc.Markdown(a.Out)
-			case o.format.Name != "html":
-				return o.format.Print(a.Out.Verbatim(), doc)
-			case o.file == stdout:
-				return doc.HTML(a.Out.Verbatim())
-			}
-			file := cmp.Or(o.file, name+".html")
-			if err := writeReport(file, doc); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(a.Out, "%s\n%s\n", doc.Summary, file)
-			return err
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.report(cmd.Context(), args) },
 	}
 	o.format.DeclareDocument(cmd, "html", "markdown", "json", "yaml")
 	o.files.Declare(cmd)
@@ -92,6 +63,38 @@ type reportOptions struct {
 	source
 	file   string
 	format command.Format
+}
+
+// report writes that of one Migration, or of several from files.
+func (o *reportOptions) report(ctx context.Context, args []string) error {
+	one, several, err := o.fromFiles(o.format, args)
+	if err != nil {
+		return err
+	}
+	if several != nil {
+		return o.reportSet(ctx, several)
+	}
+	name := nameIn(args)
+	if one != nil {
+		name = one.Name
+	}
+	doc, err := o.reportOf(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case o.format.Name == "markdown":
+		return doc.Markdown(o.Out)
+	case o.format.Name != "html":
+		return o.format.Print(o.Out.Verbatim(), doc)
+	case o.file == stdout:
+		return doc.HTML(o.Out.Verbatim())
+	}
+	file := cmp.Or(o.file, name+".html")
+	if err := writeReport(file, doc); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(o.Out, "%s\n%s\n", doc.Summary, file)
+	return err
 }
 
 // complete takes what is no format for the file that it names: one of HTML, or stdout.

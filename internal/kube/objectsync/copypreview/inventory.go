@@ -178,7 +178,7 @@ func (s *surveyor) note(k objects.ResourceKind, o *unstructured.Unstructured) {
 	if k.Is("", "Secret") {
 		s.countSecret(objects.RefOf(k, o), o)
 	}
-	if what := CloudBound(k, o); what != "" && len(s.Cloud) < maxNotes {
+	if what := cloudBound(k, o); what != "" && len(s.Cloud) < maxNotes {
 		s.Cloud = append(s.Cloud, objects.Note{Ref: objects.RefOf(k, o), What: what})
 	}
 	s.noteTwice(k, o)
@@ -212,8 +212,8 @@ func finished(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// CloudBound says what outside a cluster an object is tied to; nothing if it is not.
-func CloudBound(k objects.ResourceKind, o *unstructured.Unstructured) string {
+// cloudBound says what outside a cluster an object is tied to; nothing if it is not.
+func cloudBound(k objects.ResourceKind, o *unstructured.Unstructured) string {
 	if k.Is("vpcresources.k8s.aws", "SecurityGroupPolicy") {
 		return "names security groups"
 	}
