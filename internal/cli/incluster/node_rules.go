@@ -28,7 +28,8 @@ func (n node) copyRules() *cobra.Command {
 func (n node) compareRules() *cobra.Command {
 	var mode string
 	var timeout time.Duration
-	var refresh, besideIPVS bool
+	var refresh bool
+	var against string
 	var by proxyrules.Programs
 	cmd := &cobra.Command{Use: "compare-rules", Short: "Find what the copy leads from and kube-proxy does not", Args: command.NoArgs}
 	n.reporting(cmd, func(cmd *cobra.Command) (*nodecleanup.TracesReport, error) {
@@ -37,12 +38,12 @@ func (n node) compareRules() *cobra.Command {
 				return nil, err
 			}
 		}
-		return by.Await(cmd.Context(), mode, besideIPVS, timeout)
+		return by.Await(cmd.Context(), mode, proxyrules.Against(against), timeout)
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "the mode that kube-proxy has now: iptables, nftables or ipvs")
 	programsFlag(cmd, &by.Root)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long it may take")
-	cmd.Flags().BoolVar(&besideIPVS, "beside-ipvs", false, "kube-proxy changes between iptables and ipvs: compare what each has, without a copy")
+	cmd.Flags().StringVar(&against, "against", "", "what the other of iptables and ipvs has (ipvs), also while both are written (by-turns); none means a copy")
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "make the copy once more before, while kube-proxy has the rules of its other mode")
 	return cmd
 }

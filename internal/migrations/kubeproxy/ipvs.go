@@ -63,7 +63,7 @@ func (p *Planner) alone(node string, m modes) []engine.Step {
 	if !m.beside() {
 		return nil
 	}
-	s := p.compareRules(node, m)
+	s := p.compareRules(node, m, proxyrules.BesideIPVS)
 	s.id, s.title = "alone/"+node, fmt.Sprintf("Verify that mode %s alone leads to every Service on node %s", m.to, node)
 	return []engine.Step{s}
 }

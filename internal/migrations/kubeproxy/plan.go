@@ -12,6 +12,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/pull"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/daemonset"
+	"github.com/replumb/replumb/internal/network/proxyrules"
 	"github.com/replumb/replumb/internal/network/servicetrial"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/spec/window"
@@ -223,7 +224,7 @@ func (p *Planner) handOver(node string, mode v1alpha1.KubeProxyMode, d engine.Di
 	steps := append(p.before(node, m),
 		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode), v1alpha1.ModeLeaving),
 		daemonset.There(p.Tools.Cluster, "there", "kube-proxy in mode "+string(mode), node, *to),
-		p.compareRules(node, m),
+		p.compareRules(node, m, proxyrules.ByTurns),
 	)
 	for _, g := range p.steady("rules of mode "+string(mode)+" on "+node, d) { // a loss ends the run while both run
 		steps = append(steps, g.Steps...)
@@ -243,7 +244,7 @@ func (p *Planner) takeBack(node string, mode v1alpha1.KubeProxyMode) []engine.St
 	return slices.Concat(p.before(node, m), []engine.Step{
 		p.mark(node, v1alpha1.ModeBeside, "Start kube-proxy in mode "+string(mode), v1alpha1.ModeRestored),
 		daemonset.There(p.Tools.Cluster, "back", "kube-proxy in mode "+string(mode), node, *own),
-		p.compareRules(node, m),
+		p.compareRules(node, m, proxyrules.ByTurns),
 		p.mark(node, v1alpha1.ModeRestored, "End kube-proxy of the other mode"),
 		daemonset.Gone(p.Tools.Cluster, "gone", "kube-proxy of the other mode", node, *p.Inventory.Second),
 		p.trial(node, "services", mode),

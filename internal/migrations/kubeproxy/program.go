@@ -144,7 +144,7 @@ func (s *Inventory) node(name string) *corev1.Node {
 
 // awaitRestart waits until rules of the new mode lead: for a person, unless an action was called.
 func (p *Planner) awaitRestart(node string, m modes) engine.Step {
-	s := awaited{p.compareRules(node, m)}
+	s := awaited{p.compareRules(node, m, proxyrules.BesideIPVS)}
 	if p.spec().Program.Restart != nil {
 		return s
 	}

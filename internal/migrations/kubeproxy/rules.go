@@ -92,7 +92,7 @@ func (s *rulesStep) Verify(ctx context.Context) error {
 
 // copyRules keeps a copy of a node's rules until forgetCopy.
 func (p *Planner) copyRules(node string, m modes) engine.Step {
-	s := p.rules(nodepod.VerbCopyRules, node, "copy", "Keep a copy of kube-proxy's rules on node "+node, m)
+	s := p.rules(nodepod.VerbCopyRules, node, "copy", "Keep a copy of kube-proxy's rules on node "+node, m, proxyrules.TheCopy)
 	s.writes = []engine.Change{{Verb: "write", Object: "Node " + node, Body: map[string]any{
 		"add": traces(nodecleanup.CopiedRules).Describe(),
 	}}}
@@ -110,9 +110,9 @@ func (p *Planner) copyRules(node string, m modes) engine.Step {
 
 // compareRules waits until kube-proxy leads, in its new mode, from all that the copy, or mode ipvs,
 // leads from. Services that are gone by now are left out.
-func (p *Planner) compareRules(node string, m modes) *rulesStep {
+func (p *Planner) compareRules(node string, m modes, by proxyrules.Against) *rulesStep {
 	title := fmt.Sprintf("Verify that rules of mode %s lead to every Service on node %s", m.to, node)
-	s := p.rules(nodepod.VerbCompareRules, node, "compare", title, m)
+	s := p.rules(nodepod.VerbCompareRules, node, "compare", title, m, by)
 	s.evaluate = func(ctx context.Context, r *nodecleanup.TracesReport) error {
 		why, err := p.Inventory.lacking(ctx, p.Tools.Cluster, node, m.to, r)
 		if err != nil || why == "" {
@@ -143,7 +143,7 @@ func (s *Inventory) lacking(
 	return fmt.Sprintf("node %s has no rules of mode %s for %s", node, mode, strings.Join(missing[:min(3, len(missing))], ", ")), nil
 }
 
-func (p *Planner) rules(verb, node, prefix, title string, m modes) *rulesStep {
+func (p *Planner) rules(verb, node, prefix, title string, m modes, by proxyrules.Against) *rulesStep {
 	s := &rulesStep{
 		Task: taskpod.Task{Client: p.Tools.Client(), Migration: p.spec().Name, Verb: verb, Node: node},
 		id:   prefix + "/" + node, title: title,
@@ -151,7 +151,7 @@ func (p *Planner) rules(verb, node, prefix, title string, m modes) *rulesStep {
 	args := []string{"--mode=" + string(m.to)}
 	switch {
 	case m.beside():
-		args = append(args, "--beside-ipvs")
+		args = append(args, "--against="+string(by))
 	case verb == nodepod.VerbCompareRules && p.spec().Program != nil: // a person may take hours
 		args = append(args, "--refresh")
 	}

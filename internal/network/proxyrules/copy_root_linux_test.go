@@ -118,7 +118,7 @@ func copyLeads(t *testing.T, by Programs) {
 			must(t, by.Refresh(t.Context(), other))
 			requireLed(t, true)
 
-			if r, err := by.Compare(t.Context(), other, false); err != nil || !slices.Equal(r.Problems, []string{NoRules, "10.96.0.20 tcp 80"}) {
+			if r, err := by.Compare(t.Context(), other, TheCopy); err != nil || !slices.Equal(r.Problems, []string{NoRules, "10.96.0.20 tcp 80"}) {
 				t.Errorf("without new rules: %+v, %v", r, err)
 			}
 			if other == NFTables {
@@ -126,7 +126,7 @@ func copyLeads(t *testing.T, by Programs) {
 			} else {
 				program(t, inIPTables, "iptables-restore", "--noflush")
 			}
-			if r, err := by.Compare(t.Context(), other, false); err != nil || len(r.Problems) > 0 {
+			if r, err := by.Compare(t.Context(), other, TheCopy); err != nil || len(r.Problems) > 0 {
 				t.Errorf("with new rules: %+v, %v", r, err)
 			}
 			clean(t, nodecleanup.KubeProxy)

@@ -3,6 +3,7 @@ package proxyrules
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -65,14 +66,36 @@ func (all Frontends) ofRefused(save string) {
 	}
 }
 
+// Against is what the rules of a mode are compared with.
+type Against string
+
+const (
+	// TheCopy is of the rules of the mode before.
+	TheCopy Against = ""
+	// BesideIPVS is what the other one of iptables and ipvs has.
+	BesideIPVS Against = "ipvs"
+	// ByTurns is the same while kube-proxies of both modes run. The one may write the chain of
+	// Services whenever the other one has, so that it has written everything once is enough.
+	ByTurns Against = "by-turns"
+)
+
+// wroteIPTables reports whether kube-proxy in mode iptables has written its rules, of which one
+// chain is by now mode ipvs': it writes all in one transaction at first.
+func wroteIPTables(save string) bool {
+	return ofIPVS(save) && slices.ContainsFunc(parseSave(save), func(t *saved) bool {
+		return t.name == "nat" && slices.ContainsFunc(t.rules, func(r rule) bool { return strings.HasPrefix(r.chain, "KUBE-SVC-") })
+	})
+}
+
 // besideIPVS are the frontends that IPVS leads from where a node goes from mode ipvs to iptables,
 // and those that rules lead from or refuse; or the other way about.
-func (p Programs) besideIPVS(ctx context.Context, mode string) (led, have Frontends, err error) {
+func (p Programs) besideIPVS(ctx context.Context, mode string, by Against) (led, have Frontends, err error) {
 	servers, err := ipvs.Servers()
 	if err != nil {
 		return nil, nil, err
 	}
 	led, have = Frontends{}, Frontends{}
+	written := mode == IPVS && slices.ContainsFunc(servers, ipvs.VirtualServer.Leads)
 	if mode == IPTables {
 		led.ofServers(servers, false)
 	}
@@ -88,6 +111,7 @@ func (p Programs) besideIPVS(ctx context.Context, mode string) (led, have Fronte
 			}
 			have.ofIPTables(save, false)
 			have.ofRefused(filter)
+			written = written || wroteIPTables(save)
 			continue
 		}
 		led.ofIPTables(save, false)
@@ -96,6 +120,9 @@ func (p Programs) besideIPVS(ctx context.Context, mode string) (led, have Fronte
 				return s.At.Addr().Is4() != (f.nft == "ip")
 			}), true)
 		}
+	}
+	if by == ByTurns && written {
+		maps.Copy(have, led)
 	}
 	return led, have, nil
 }

@@ -3,6 +3,7 @@ package proxyrules
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/replumb/replumb/internal/network/ipvs"
@@ -36,6 +37,17 @@ COMMIT
 COMMIT
 `
 )
+
+// TestWroteIPTables: rules of mode iptables are there though mode ipvs has taken their first chain.
+func TestWroteIPTables(t *testing.T) {
+	both := strings.Replace(writtenByIPVS, "COMMIT", `-A KUBE-SVC-ERIFXISQEP7F7OF4 -m comment --comment "a/b -> 10.244.0.5:8080" -j KUBE-SEP-2JXMGQ35YGIPDPC4
+COMMIT`, 1)
+	for save, want := range map[string]bool{both: true, writtenByIPVS: false, writtenByIPTables: false} {
+		if got := wroteIPTables(save); got != want {
+			t.Errorf("%v, want %v:\n%s", got, want, save)
+		}
+	}
+}
 
 func TestOfIPVS(t *testing.T) {
 	for save, want := range map[string]bool{writtenByIPVS: true, writtenByIPTables: false, "": false} {

@@ -39,7 +39,7 @@ func TestIPVSLedInside(t *testing.T) {
 	program(t, "", "sh", "-c", "ip addr add 172.30.0.9/32 dev lo; ipvsadm -A -t "+keepalived+"; ipvsadm -a -t "+keepalived+" -r 10.244.1.7:8080 -m; "+
 		"ipset create "+routerSet+" hash:ip")
 	n.runProxy(t, IPVS)
-	n.awaitProof(t, IPVS)
+	n.awaitProof(t, IPVS, BesideIPVS)
 	n.awaitAll(t, calls)
 
 	open := n.hold(t, slices.DeleteFunc(slices.Clone(calls), func(c [2]string) bool { return c[1] == ranged }))
@@ -109,11 +109,11 @@ func (n *ipvsNode) lead(t *testing.T, to string) {
 		requireOwnSource(t)
 	}
 	endFormer := n.runBeside(t, to)
-	n.awaitProof(t, to)
+	n.awaitProof(t, to, ByTurns)
 	n.churn(t, map[string]bool{IPTables: true, IPVS: false}[to])
 	endFormer()
 	n.trial(t, to)
-	n.awaitProof(t, to)
+	n.awaitProof(t, to, BesideIPVS)
 	if to == IPTables {
 		n.quiesce(t)
 	}
@@ -156,9 +156,9 @@ func (n *ipvsNode) runBeside(t *testing.T, mode string) (endFormer func()) {
 }
 
 // awaitProof returns when replumb says that a mode leads to everything.
-func (n *ipvsNode) awaitProof(t *testing.T, mode string) {
+func (n *ipvsNode) awaitProof(t *testing.T, mode string, by Against) {
 	t.Helper()
-	r, err := Programs{}.Await(t.Context(), mode, true, 2*time.Minute)
+	r, err := Programs{}.Await(t.Context(), mode, by, 4*time.Minute)
 	if err != nil || len(r.Problems) > 0 {
 		t.Fatalf("mode %s: %+v, %v\n%s", mode, r, err, state(t))
 	}
@@ -288,11 +288,11 @@ func requireNothingOfIPVS(t *testing.T) {
 func (n *ipvsNode) removeTooEarly(t *testing.T, calls [][2]string) {
 	t.Helper()
 	n.runProxy(t, IPVS)
-	n.awaitProof(t, IPVS)
+	n.awaitProof(t, IPVS, BesideIPVS)
 	n.awaitAll(t, calls)
 	open := n.hold(t, calls)
 	n.runProxy(t, IPTables)
-	n.awaitProof(t, IPTables)
+	n.awaitProof(t, IPTables, BesideIPVS)
 	own := dialFromService(t) // by rules
 	defer func() { _ = own.Close() }()
 	clean(t, nodecleanup.ProxyIPVS)

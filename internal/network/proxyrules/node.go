@@ -87,7 +87,7 @@ const EarlierCopy = "an earlier copy"
 // come, and then nothing is written.
 func (p Programs) Copy(ctx context.Context, to string) (*nodecleanup.TracesReport, error) {
 	r := &nodecleanup.TracesReport{Found: says(ctx)}
-	led, _, err := p.frontends(ctx, to, false)
+	led, _, err := p.frontends(ctx, to, TheCopy)
 	if err != nil {
 		return nil, err
 	}
@@ -160,9 +160,9 @@ func (p Programs) copyChains(ctx context.Context, f family) (bool, error) {
 }
 
 // frontends are those that the copy, or mode ipvs, leads from, and kube-proxy in a mode.
-func (p Programs) frontends(ctx context.Context, mode string, besideIPVS bool) (led, have Frontends, err error) {
-	if besideIPVS {
-		return p.besideIPVS(ctx, mode)
+func (p Programs) frontends(ctx context.Context, mode string, by Against) (led, have Frontends, err error) {
+	if by != TheCopy {
+		return p.besideIPVS(ctx, mode, by)
 	}
 	led, have = Frontends{}, Frontends{}
 	for _, f := range families() {
@@ -217,8 +217,8 @@ const NoRules = "no rules"
 // Compare finds what the copy leads to and kube-proxy, in its new mode, does not: those are the
 // problems of the report. It also has what kube-proxy says of itself. Beside mode ipvs nothing was
 // copied, and what the other mode has is there itself.
-func (p Programs) Compare(ctx context.Context, mode string, besideIPVS bool) (*nodecleanup.TracesReport, error) {
-	led, have, err := p.frontends(ctx, mode, besideIPVS)
+func (p Programs) Compare(ctx context.Context, mode string, by Against) (*nodecleanup.TracesReport, error) {
+	led, have, err := p.frontends(ctx, mode, by)
 	if err != nil {
 		return nil, err
 	}
@@ -231,13 +231,13 @@ func (p Programs) Compare(ctx context.Context, mode string, besideIPVS bool) (*n
 }
 
 // Await compares until nothing is missing, or the time is over.
-func (p Programs) Await(ctx context.Context, mode string, besideIPVS bool, limit time.Duration) (*nodecleanup.TracesReport, error) {
+func (p Programs) Await(ctx context.Context, mode string, by Against, limit time.Duration) (*nodecleanup.TracesReport, error) {
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		r, err := p.Compare(ctx, mode, besideIPVS)
+		r, err := p.Compare(ctx, mode, by)
 		if err != nil || len(r.Problems) == 0 {
 			return r, err
 		}
