@@ -45,7 +45,7 @@ func TestIPVSLedInside(t *testing.T) {
 	open := n.hold(t, slices.DeleteFunc(slices.Clone(calls), func(c [2]string) bool { return c[1] == ranged }))
 	l := n.during(t, calls, func() { n.lead(t, IPTables) })
 	t.Logf("to iptables: %s", l)
-	requireLost(t, l, func(c [2]string) bool { return c[1] == ranged })
+	requireFew(t, l)
 	if r, err := host().RemoveIPVS(); err != nil || len(r.Problems) == 0 {
 		t.Errorf("with %d open connections: %+v, %v", len(open), r, err)
 	} else {
@@ -77,8 +77,8 @@ func TestIPVSLedInside(t *testing.T) {
 	n.removeTooEarly(t, calls)
 }
 
-// requireFew fails the test if more than one call of a thousand failed. Some have where modes were
-// changed twice within minutes, and why is not known.
+// requireFew fails the test if more than one call of a thousand failed. In mode ipvs alone one has,
+// of tens of thousands, and why is not known.
 func requireFew(t *testing.T, l *lost) {
 	t.Helper()
 	failed := l.failed
