@@ -8,6 +8,16 @@ certificates) change='.apiServer.certSANs |= ((. // []) + [env.REPLUMB_WANT, env
 apiServers) change='(.apiServer, .controllerManager).extraArgs |= ((. // []) | map(select(.name != $flag)) + [{name: $flag, value: env.REPLUMB_WANT}])' ;;
 *) echo "gate $REPLUMB_ACTION is not for a KubeadmControlPlane" >&2 && exit 1 ;;
 esac
+
+# The agents of replumb leave machines that end; those of other nodes call them otherwise.
+umask 077
+workload=$(mktemp)
+agents() { kubectl --kubeconfig "$workload" label node -l node-role.kubernetes.io/control-plane --overwrite "replumb.dev/agents$1"; }
+trap 'agents - || true; rm -f "$workload"' EXIT
+cluster=$(kubectl get "$plane" -o jsonpath='{.metadata.labels.cluster\.x-k8s\.io/cluster-name}')
+kubectl get secret "$cluster-kubeconfig" -o jsonpath='{.data.value}' | base64 -d >"$workload"
+agents =none
+
 kubectl get "$plane" -o json |
 	jq --arg flag service-cluster-ip-range ".spec.kubeadmConfigSpec.clusterConfiguration | $change | {spec: {kubeadmConfigSpec: {clusterConfiguration: .}}}" |
 	kubectl patch "$plane" --type merge --patch-file /dev/stdin

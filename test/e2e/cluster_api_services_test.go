@@ -26,6 +26,9 @@ func TestClusterAPIServices(t *testing.T) {
 	l := bringUp(t, topology)
 	c := &clusterAPI{T: t, l: l}
 	s := wholeUnderTraffic(t, l)
+	kubectl(t, l, "-n kube-system create poddisruptionbudget coredns --selector=k8s-app=kube-dns --max-unavailable=1")
+	kubectl(t, l, "-n kube-system rollout restart deployment coredns")
+	kubectl(t, l, "-n kube-system rollout status deployment coredns --timeout=2m")
 	file := c.services()
 	nothing := func(context.Context) error { return nil } // actions do it
 	o := operator{lab: l, instead: map[string]func(context.Context) error{
