@@ -120,8 +120,13 @@ func (n *ipvsNode) hop(t *testing.T) {
 	}
 
 	l = n.during(t, calls, func() {
+		bridge := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "bridge"}}
+		bridge.Spec = corev1.ServiceSpec{ClusterIP: third, ExternalIPs: []string{one, two}, Ports: []corev1.ServicePort{{Port: 80}}}
+		_, err := n.CoreV1().Services("default").Create(t.Context(), bridge, metav1.CreateOptions{})
+		must(t, err)
+		awaitMember(t, "KUBE-EXTERNAL-IP "+one+",tcp:80") // before it has endpoints, as the API makes Services
+		must(t, n.CoreV1().Services("default").Delete(t.Context(), "bridge", metav1.DeleteOptions{}))
 		n.addService(t, "bridge", third, func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{one, two} })
-		awaitMember(t, "KUBE-EXTERNAL-IP "+one+",tcp:80")
 		n.awaitAll(t, calls)
 	})
 	t.Logf("with a second Service: %s", l)
