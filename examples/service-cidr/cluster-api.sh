@@ -14,6 +14,7 @@ umask 077
 workload=$(mktemp)
 agents() { kubectl --kubeconfig "$workload" label node -l node-role.kubernetes.io/control-plane --overwrite "replumb.dev/agents$1"; }
 trap 'agents - || true; rm -f "$workload"' EXIT
+trap 'exit 1' HUP INT TERM # or the file with access to the cluster would stay
 cluster=$(kubectl get "$plane" -o jsonpath='{.metadata.labels.cluster\.x-k8s\.io/cluster-name}')
 kubectl get secret "$cluster-kubeconfig" -o jsonpath='{.data.value}' | base64 -d >"$workload"
 agents =none
