@@ -24,6 +24,7 @@ var (
 // otherFields are fields of other kinds of objects that pages name, by the kind.
 var otherFields = map[string]string{
 	"spec.additionalSans":                                            "Cluster of kOps, v1alpha2",
+	"spec.clusterName":                                               "MachineHealthCheck of Cluster API",
 	"spec.clusterNetwork":                                            "Cluster of Cluster API, and Network of OpenShift",
 	"spec.kubeAPIServer.featureGates":                                "Cluster of kOps",
 	"spec.kubelet":                                                   "Cluster of kOps",

@@ -50,6 +50,7 @@ func TestClusterAPI(t *testing.T) {
 
 	c.await("workers-b", len(topology.Nodes))
 	file := c.file()
+	c.manage(healthChecks(topology.Name), "apply", "-f", "-")
 	moved := s.during(t, "the move of workers", func() {
 		for _, at := range killedAt() {
 			o := operator{lab: l, killAt: func(e engine.Event) bool { return e.Kind == engine.StepStarted && strings.HasPrefix(e.Step, at) }}
@@ -58,12 +59,14 @@ func TestClusterAPI(t *testing.T) {
 				logLast(t, events)
 				t.Fatalf("apply ended with exit code %d before step %s", code, at)
 			}
+			c.requirePaused("pauses=replumb held=by-its-owner")
 		}
 		attendAs(t, operator{lab: l}, 0, "apply", "-f", file)
 		attendAs(t, operator{lab: l}, 0, "finish", "workers", "--yes", "-f", file)
 	})
 	moved.requireNothingLost(t, traffic.All)
 	c.requireWorkers("b", len(topology.Nodes))
+	c.requirePaused("pauses= held=by-its-owner")
 
 	alone := s.during(t, "the same by Cluster API alone", func() {
 		c.pool("workers-a", "a", len(topology.Nodes))
@@ -153,6 +156,39 @@ spec:
       infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: LabMachineTemplate, name: %[2]s}
 `
 
+// healthChecks are two MachineHealthChecks of a cluster, one of them paused by its owner.
+func healthChecks(cluster string) string {
+	return fmt.Sprintf(`
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineHealthCheck
+metadata: {name: pauses}
+spec:
+  clusterName: %[1]s
+  selector: {matchLabels: {cluster.x-k8s.io/deployment-name: workers-a}}
+  checks: {unhealthyNodeConditions: [{type: Ready, status: "False", timeoutSeconds: 300}]}
+---
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: MachineHealthCheck
+metadata: {name: held, annotations: {cluster.x-k8s.io/paused: by-its-owner}}
+spec:
+  clusterName: %[1]s
+  selector: {matchLabels: {cluster.x-k8s.io/deployment-name: workers-b}}
+`, cluster)
+}
+
+// requirePaused fails the test unless MachineHealthChecks are paused as it says, each by its annotation.
+func (c *clusterAPI) requirePaused(want string) {
+	c.Helper()
+	var got []string
+	for _, name := range []string{"pauses", "held"} {
+		value := c.manage("", "get", "machinehealthcheck", name, "-o", `jsonpath={.metadata.annotations.cluster\.x-k8s\.io/paused}`)
+		got = append(got, name+"="+value)
+	}
+	if got := strings.Join(got, " "); got != want {
+		c.Errorf("MachineHealthChecks are paused as %q, want %q", got, want)
+	}
+}
+
 // machinesWithin is how long Cluster API may take to make or end the machines of a pool.
 const machinesWithin = 5 * time.Minute
 
@@ -187,6 +223,7 @@ func (c *clusterAPI) file() string {
 	with := fmt.Appendf(text, "  image: %q\n  proof: {agents: Enabled}\n", workload.ReplumbImage)
 	must(c.T, os.WriteFile(path, with, 0o600))
 	c.Setenv("MANAGEMENT_KUBECONFIG", c.management().Kubeconfig())
+	c.Setenv("CLUSTER", c.l.Topology.Name)
 	c.Setenv("PATH", filepath.Dir(c.l.Kubectl())+":"+os.Getenv("PATH"))
 	return path
 }

@@ -72,11 +72,11 @@ func (k *byThePage) requireManagerRuns(flags ...string) {
 // requirePodOn fails the test unless a pod that is started on a node becomes ready, with an address of a range.
 func (k *byThePage) requirePodOn(node string, within netip.Prefix) {
 	k.Helper()
-	pod := workload.Echo{Namespace: varietyNamespace, Name: "newcomer", PartOf: "newcomers"}.Pod()
+	pod := workload.Echo{Namespace: metav1.NamespaceDefault, Name: "newcomer", PartOf: "newcomers"}.Pod()
 	pod.Spec.NodeName = node
-	_, err := start(k.Context(), k.l, varietyNamespace, []runtime.Object{pod})
+	_, err := start(k.Context(), k.l, metav1.NamespaceDefault, []runtime.Object{pod})
 	must(k.T, err)
-	has, err := k.l.Client().CoreV1().Pods(varietyNamespace).Get(k.Context(), pod.Name, metav1.GetOptions{})
+	has, err := k.l.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(k.Context(), pod.Name, metav1.GetOptions{})
 	must(k.T, err)
 	if a, err := netip.ParseAddr(has.Status.PodIP); err != nil || !within.Contains(a) {
 		k.Errorf("a pod on %s, which has joined, has %q, not an address of %s", node, has.Status.PodIP, within)

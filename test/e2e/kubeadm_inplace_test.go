@@ -1,0 +1,35 @@
+package e2e
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/lab/lab"
+)
+
+// TestKubeadmInPlace replaces flannel by Calico in a cluster that kubeadm has made, on control plane and workers, node by node under traffic, with
+// replumb killed on the way, back, and for good. Afterwards kubeadm upgrades and a worker joins, and nothing brings the old network back. The
+// control removes one network before the other comes.
+func TestKubeadmInPlace(t *testing.T) {
+	topology := named("e2e-kubeadm-inplace")
+	topology.Installer, topology.CNI, topology.Nodes = lab.Kubeadm, lab.Flannel, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	roomForQuestions(t)
+	l := bringUp(t, topology)
+	favourNameServers(t, l)
+	kubectl(t, l, "rollout status deployment/coredns --timeout=2m -n kube-system")
+	k := &byThePage{T: t, l: l}
+	k.tellProxies(oldPods, bothPods)
+	s := servingAllKinds(t, l, asThemselves)
+
+	file := writeSwitch(t, l, v1alpha1.Calico)
+	thereAndBack(t, l, s, file, toCalico, newPods, oldPods).requireEnough(t, l.NodeNames())
+	switchForGood(t, l, s, file, toCalico, newPods, "flannel")
+
+	k.upgradeToTheSame()
+	joined, err := l.Workers().Add(t.Context(), lab.Joining{})
+	must(t, err)
+	k.requirePodOn(joined.Name, netip.MustParsePrefix(newPods))
+	requireAddressesIn(t, l, guardedNamespace, netip.MustParsePrefix(newPods))
+	requireDrainedLoses(t, l, s, v1alpha1.Flannel)
+}
