@@ -12,7 +12,7 @@ esac
 # The agents of replumb leave machines that end; those of other nodes call them otherwise.
 umask 077
 workload=$(mktemp)
-agents() { kubectl --kubeconfig "$workload" label node -l node-role.kubernetes.io/control-plane --overwrite "replumb.dev/agents$1"; }
+agents() { kubectl --kubeconfig "$workload" label node -l node-role.kubernetes.io/control-plane --overwrite "replumb.dev.node-restriction.kubernetes.io/agents$1"; }
 trap 'agents - || true; rm -f "$workload"' EXIT
 trap 'exit 1' HUP INT TERM # or the file with access to the cluster would stay
 cluster=$(kubectl get "$plane" -o jsonpath='{.metadata.labels.cluster\.x-k8s\.io/cluster-name}')
