@@ -102,7 +102,7 @@ func TestSoakLeft(t *testing.T) {
 		"not known":          {[]ClusterState{ago(time.Hour), {}}, 30 * time.Minute},
 		"a clock ahead":      {[]ClusterState{ago(-time.Hour)}, 30 * time.Minute},
 	} {
-		if got := SoakLeft(30*time.Minute, tt.states, now); got != tt.want {
+		if got := soakLeft(30*time.Minute, tt.states, now); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
 	}

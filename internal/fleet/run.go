@@ -178,7 +178,7 @@ func (r *WaveRunner) soak(ctx context.Context, w Wave) error {
 		return nil
 	}
 	states := r.states(ctx, w)
-	if left := SoakLeft(w.soak, states, r.Now()).Round(time.Second); left > 0 {
+	if left := soakLeft(w.soak, states, r.Now()).Round(time.Second); left > 0 {
 		r.emit(Event{Kind: Soaking, Wave: w.Name, Message: left.String(), Seconds: left.Seconds()})
 		if err := r.Wait(ctx, left); err != nil {
 			return err

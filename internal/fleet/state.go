@@ -79,9 +79,9 @@ func (s *ClusterState) through() bool {
 	return s.Phase == v1alpha1.PhaseMoved || s.Phase == v1alpha1.PhaseFinished || s.Final
 }
 
-// SoakLeft is the rest of a soak since the last cluster settled. Without that time all of it is
+// soakLeft is the rest of a soak since the last cluster settled. Without that time all of it is
 // left.
-func SoakLeft(soak time.Duration, states []ClusterState, now time.Time) time.Duration {
+func soakLeft(soak time.Duration, states []ClusterState, now time.Time) time.Duration {
 	var longest time.Duration
 	for _, s := range states {
 		left := soak

@@ -95,7 +95,7 @@ func (b *Base) Hooks(o hook.Occasion) []engine.Group {
 
 // Final passes the point of no return.
 func (b *Base) Final() engine.Step {
-	return FinalStep(b.Tools.Client(), b.Migration.Name, b.Tools.Directed)
+	return finalStep(b.Tools.Client(), b.Migration.Name, b.Tools.Directed)
 }
 
 // Namespace is where replumb keeps what it runs, and its backups. sweep goes before it does.

@@ -10,9 +10,9 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// FinalStep records the point of no return, on a Migration that still is to be finished and with a
+// finalStep records the point of no return, on a Migration that still is to be finished and with a
 // lock confirmed since. A directed run wants the approval by annotation as well.
-func FinalStep(c client.Client, name string, directed bool) engine.Step {
+func finalStep(c client.Client, name string, directed bool) engine.Step {
 	passed := func(ctx context.Context) error {
 		m, err := Get(ctx, c, name)
 		switch {
@@ -39,7 +39,7 @@ func passFinal(ctx context.Context, c client.Client, name string, directed bool)
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, m); err != nil {
 		return fmt.Errorf("migration %s: %w", name, err)
 	}
-	if err := Finishable(m); err != nil {
+	if err := finishable(m); err != nil {
 		return err
 	}
 	if d := m.Spec.Desired; d != v1alpha1.DesiredFinished {

@@ -7,8 +7,8 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 )
 
-// Finishable makes the plans of finish, or says why it is too early.
-func (j *Job[P]) Finishable(ctx context.Context) (plans P, err error) {
+// finishable makes the plans of finish, or says why it is too early.
+func (j *Job[P]) finishable(ctx context.Context) (plans P, err error) {
 	have, err := j.adopt(ctx)
 	if err != nil {
 		return plans, err
@@ -16,7 +16,7 @@ func (j *Job[P]) Finishable(ctx context.Context) (plans P, err error) {
 	if have == nil {
 		return plans, &StateError{Name: j.Name, Problem: "does not exist", Hint: "replumb status lists the migrations of the cluster"}
 	}
-	if err := Finishable(have); err != nil {
+	if err := finishable(have); err != nil {
 		return plans, err
 	}
 	if err := j.keeper().MayRun(ctx); err != nil {
@@ -41,11 +41,11 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 	if err := j.complete(ctx, r, "finish", v1alpha1.DesiredFinished); err != nil {
 		return err
 	}
-	if _, err := j.Finishable(ctx); err != nil {
+	if _, err := j.finishable(ctx); err != nil {
 		return err
 	}
 	return j.locked(ctx, "finish", false, func(ctx context.Context) error {
-		if err := j.still(ctx, Finishable); err != nil {
+		if err := j.still(ctx, finishable); err != nil {
 			return err
 		}
 		if err := j.desire(ctx, v1alpha1.DesiredFinished); err != nil {
@@ -64,7 +64,7 @@ func (j *Job[P]) Finish(ctx context.Context, r *engine.Runner) error {
 
 // FinishPreview says what finish would make final, or why it is too early.
 func (j *Job[P]) FinishPreview(ctx context.Context) (FinishPreview, error) {
-	p, err := j.Finishable(ctx)
+	p, err := j.finishable(ctx)
 	if err != nil {
 		return FinishPreview{}, err
 	}

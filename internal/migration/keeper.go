@@ -177,8 +177,8 @@ func Reversible(m *v1alpha1.Migration, wayBack string) error {
 	}
 }
 
-// Finishable refuses to finish a migration that is on its way back, or was.
-func Finishable(m *v1alpha1.Migration) error {
+// finishable refuses to finish a migration that is on its way back, or was.
+func finishable(m *v1alpha1.Migration) error {
 	switch m.Status.Phase {
 	case v1alpha1.PhaseRollingBack:
 		return &StateError{Name: m.Name, Problem: "is being rolled back; there is nothing to finish", Hint: "replumb rollback " + m.Name + " carries on"}

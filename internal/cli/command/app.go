@@ -110,9 +110,9 @@ func (a *App) Terminal() *os.File {
 	return nil
 }
 
-// Paints reports whether what is written to a stream may have colours: on a terminal, unless
+// paints reports whether what is written to a stream may have colours: on a terminal, unless
 // NO_COLOR is set.
-func Paints(to io.Writer) bool {
+func paints(to io.Writer) bool {
 	f, ok := to.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" && os.Getenv("NO_COLOR") == ""
 }
@@ -120,7 +120,7 @@ func Paints(to io.Writer) bool {
 // Checklist writes findings for people to stdout, in colours where it may. The writer is for it
 // alone, which escapes by itself what others wrote.
 func (a *App) Checklist(all bool) (terminal.Checklist, io.Writer) {
-	if Paints(a.Out.To) {
+	if paints(a.Out.To) {
 		return terminal.Checklist{All: all, Color: true}, a.Out.Verbatim()
 	}
 	return terminal.Checklist{All: all}, a.Out

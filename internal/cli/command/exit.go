@@ -63,14 +63,14 @@ func ExitCode(err error) int {
 	if code, ok := fault.ExitCode(err); ok {
 		return code
 	}
-	if Cancelled(err) || errors.Is(err, engine.ErrPaused) {
+	if cancelled(err) || errors.Is(err, engine.ErrPaused) {
 		return fault.ExitInterrupted
 	}
 	return fault.ExitError
 }
 
-// Cancelled reports whether a run ended early.
-func Cancelled(err error) bool {
+// cancelled reports whether a run ended early.
+func cancelled(err error) bool {
 	return errors.Is(err, engine.ErrInterrupted) || errors.Is(err, context.Canceled)
 }
 
@@ -96,11 +96,11 @@ func HintOf(err error) string {
 	switch {
 	case errors.Is(err, engine.ErrPaused):
 		return "replumb resume NAME carries on"
-	case Cancelled(err):
+	case cancelled(err):
 		return "it is safe to run the same command again: it carries on"
 	case freeze.Refused(err):
 		return "this is no lack of rights: a migration that is under way keeps the object as it is; the message says how to change it all the same"
-	case LacksRights(err):
+	case lacksRights(err):
 		return bind("-f FILE")
 	case admission.Advice(err) != "":
 		return admission.Advice(err)
@@ -110,8 +110,8 @@ func HintOf(err error) string {
 	return ""
 }
 
-// LacksRights reports whether the user may not do what was asked for.
-func LacksRights(err error) bool {
+// lacksRights reports whether the user may not do what was asked for.
+func lacksRights(err error) bool {
 	var denied *access.DeniedError
 	return errors.As(err, &denied) || apierrors.IsForbidden(err) && !freeze.Refused(err) && admission.Advice(err) == ""
 }
@@ -127,7 +127,7 @@ func Administrative(err error) error {
 }
 
 func hinted(err error, hint string) error {
-	if !LacksRights(err) || Cancelled(err) || fault.Advice(err) != "" {
+	if !lacksRights(err) || cancelled(err) || fault.Advice(err) != "" {
 		return err
 	}
 	return &fault.Hinted{Err: err, Hint: hint}

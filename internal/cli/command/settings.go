@@ -133,7 +133,7 @@ func (s *Settings) limit(ctx context.Context) (limited context.Context, stop fun
 // late names --timeout in the error of a command that it cancelled. An exit code of its own stays.
 func late(ctx context.Context, err error) error {
 	var timeout *TimeoutError
-	if !errors.As(context.Cause(ctx), &timeout) || !Cancelled(err) || errors.As(err, new(*TimeoutError)) {
+	if !errors.As(context.Cause(ctx), &timeout) || !cancelled(err) || errors.As(err, new(*TimeoutError)) {
 		return err
 	}
 	if _, own := fault.ExitCode(err); own {

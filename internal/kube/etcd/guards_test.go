@@ -288,7 +288,7 @@ func testSnapshotRefused(t *testing.T, c *Client, path string) {
 		if err := os.WriteFile(path, body, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := VerifySnapshot(path); !errors.Is(err, ErrCorrupt) {
+		if _, err := verifySnapshot(path); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if err := engine.Drive(t.Context(), c.SnapshotStep(path)); !errors.Is(err, ErrCorrupt) {

@@ -51,7 +51,7 @@ func (c *Client) loadAgreed(ctx context.Context) (*Membership, error) {
 	case cluster.Leader == 0 || cluster.Unsure != "":
 		all, healthy := cluster.Voters()
 		return nil, engine.NotYet("%s: %s (of %d voters %d are healthy, and it takes %d)",
-			c.called("etcd"), cluster.Problem(), all, healthy, Quorum(all))
+			c.called("etcd"), cluster.Problem(), all, healthy, quorum(all))
 	}
 	return cluster, nil
 }

@@ -50,8 +50,8 @@ type Membership struct {
 	Unsure string
 }
 
-// Quorum is the majority of so many voters (Raft, section 5.2).
-func Quorum(voters int) int { return voters/2 + 1 }
+// quorum is the majority of so many voters (Raft, section 5.2).
+func quorum(voters int) int { return voters/2 + 1 }
 
 // MemberChangeKind of change.
 type MemberChangeKind string
@@ -222,8 +222,8 @@ func (c *Membership) arithmetic(change MemberChange, about *Member) (text string
 			voters--
 		}
 	}
-	text = fmt.Sprintf("of %d voters %d would be left to agree, of %d, and it takes %d", was, healthy, voters, Quorum(voters))
-	return text, healthy >= Quorum(voters)
+	text = fmt.Sprintf("of %d voters %d would be left to agree, of %d, and it takes %d", was, healthy, voters, quorum(voters))
+	return text, healthy >= quorum(voters)
 }
 
 // Voters counts the members with a vote, and those of them that are healthy.

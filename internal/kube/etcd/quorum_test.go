@@ -90,7 +90,7 @@ func TestNoOrderLosesQuorum(t *testing.T) {
 				}
 			}
 		}
-		if healthy < Quorum(voters) {
+		if healthy < quorum(voters) {
 			t.Fatalf("%d of %d can agree: %+v", healthy, voters, c.Members)
 		}
 		if depth == 0 {

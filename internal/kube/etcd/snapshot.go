@@ -83,7 +83,7 @@ func (c *Client) save(ctx context.Context, source *Member, part string) (info Sn
 	if err != nil {
 		return info, err
 	}
-	if info, err = VerifySnapshot(part); err != nil {
+	if info, err = verifySnapshot(part); err != nil {
 		return info, err
 	}
 	if info.Revision < seen {
@@ -211,7 +211,7 @@ func (c *Client) OwnSnapshot(path string) (*SnapshotInfo, error) {
 	if was == nil || err != nil {
 		return nil, err
 	}
-	is, err := VerifySnapshot(path)
+	is, err := verifySnapshot(path)
 	switch {
 	case err != nil:
 		return nil, &fault.Hinted{Err: err, Hint: "move it away, and run this again to take another"}

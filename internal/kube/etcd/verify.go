@@ -35,9 +35,9 @@ type SnapshotInfo struct {
 	Run     string    `json:"run,omitempty"`
 }
 
-// VerifySnapshot reads a snapshot whole: its hash, the pages of its database, and every key. It
+// verifySnapshot reads a snapshot whole: its hash, the pages of its database, and every key. It
 // fails with ErrCorrupt.
-func VerifySnapshot(path string) (SnapshotInfo, error) {
+func verifySnapshot(path string) (SnapshotInfo, error) {
 	info := SnapshotInfo{Path: path}
 	sum, err := checkTrailer(path)
 	if err != nil {

@@ -71,8 +71,8 @@ func meshes() []meshSign {
 	}
 }
 
-// MeshOf names the mesh that takes in the pods of a namespace, or is empty.
-func MeshOf(ns *corev1.Namespace) string {
+// meshOf names the mesh that takes in the pods of a namespace, or is empty.
+func meshOf(ns *corev1.Namespace) string {
 	for _, sign := range meshes() {
 		for key, values := range sign.invites {
 			value := cmp.Or(ns.Labels[key], ns.Annotations[key])

@@ -86,7 +86,7 @@ func (s *Snapshot) loadNamespaces(ctx context.Context, c *cluster.Cluster) error
 
 func (s *Snapshot) TakeNamespace(ns *corev1.Namespace) {
 	s.NamespaceLabels[ns.Name] = ns.Labels
-	if mesh := MeshOf(ns); mesh != "" {
+	if mesh := meshOf(ns); mesh != "" {
 		s.Meshed[ns.Name] = mesh
 	}
 	if !ns.DeletionTimestamp.IsZero() {

@@ -17,7 +17,7 @@ import (
 func Kind() migration.Description {
 	return migration.Description{
 		Field: "cni", Title: "Networks", Checks: findings.Describe(Checks()), Examples: "cni",
-		Apply: AllApplyPhases(), Phases: PhaseNames(), Outlines: Outlines(),
+		Apply: allApplyPhases(), Phases: phaseNames(), Outlines: Outlines(),
 		Command: "networks", Does: "replaces the network (spec.cni)", Roles: Roles(),
 		Words: words(),
 		Set: migration.SetPlace{

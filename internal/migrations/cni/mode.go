@@ -45,14 +45,14 @@ func modeOf(s Spec) mode {
 // ApplyPhases are the names of the phases of apply with the mode, in order.
 func (j *Job) ApplyPhases() []string { return modeOf(j.Spec).apply }
 
-// PhaseNames are the names of the phases of all commands of both modes, each once. Hooks can name
+// phaseNames are the names of the phases of all commands of both modes, each once. Hooks can name
 // them.
-func PhaseNames() []string {
+func phaseNames() []string {
 	return switchover.Once(drained.Commands().Names(), inplace.Commands().Names())
 }
 
-// AllApplyPhases are the names of the phases of apply of both modes, each once.
-func AllApplyPhases() []string {
+// allApplyPhases are the names of the phases of apply of both modes, each once.
+func allApplyPhases() []string {
 	return switchover.Once(drained.Commands().Apply.Names(), inplace.Commands().Apply.Names())
 }
 

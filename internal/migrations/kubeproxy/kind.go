@@ -16,7 +16,7 @@ import (
 func Kind() migration.Description {
 	return migration.Description{
 		Field: "kubeProxy", Title: "kube-proxy", Checks: findings.Describe(Checks()), Examples: "kube-proxy",
-		Apply: ApplyPhases(), Phases: PhaseNames(), Outlines: Outlines(),
+		Apply: ApplyPhases(), Phases: phaseNames(), Outlines: Outlines(),
 		Command: "kube-proxy", Does: "changes kube-proxy's mode (spec.kubeProxy)", Roles: Roles(),
 		Words: words(),
 		Set:   migration.SetPlace{Moves: "kube-proxy", Alone: "it changes the rules that the others prove their moves with"},

@@ -16,7 +16,7 @@ import (
 func Kind() migration.Description {
 	return migration.Description{
 		Field: "mirror", Title: "Mirrors", Checks: findings.Describe(Checks()), Examples: "mirror",
-		Apply: ApplyPhases(), Phases: PhaseNames(), Outlines: Outlines(),
+		Apply: ApplyPhases(), Phases: phaseNames(), Outlines: Outlines(),
 		Command: "mirrors", Does: "copies a cluster (spec.mirror), in the cluster that is copied", Roles: Roles(Usual()),
 		Words: words(),
 		Set: migration.SetPlace{

@@ -48,7 +48,7 @@ func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
 // Validate turns a defaulted Migration into a Spec. It fails with all errors: see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
-	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
+	if err := spec.Refuse(spec.Validate(m, phaseNames())); err != nil {
 		return Spec{}, err
 	}
 	j := m.Spec.Mirror

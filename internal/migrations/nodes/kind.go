@@ -16,7 +16,7 @@ import (
 func Kind() migration.Description {
 	return migration.Description{
 		Field: "nodes", Title: "Nodes", Checks: findings.Describe(Checks()), Examples: "nodes",
-		Apply: ApplyPhases(), Phases: PhaseNames(), Outlines: Outlines(),
+		Apply: ApplyPhases(), Phases: phaseNames(), Outlines: Outlines(),
 		Command: "nodes", Does: "moves nodes (spec.nodes)", Roles: Roles(),
 		Words: words(),
 		Set: migration.SetPlace{Order: 3, Moves: "nodes", Takes: func(m *v1alpha1.MigrationSpec) []migration.TakenRanges {

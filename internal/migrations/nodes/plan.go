@@ -100,8 +100,8 @@ func (p *Planner) Finish() *engine.Plan { return commands().Finish.Plan(p, p.Mig
 // ApplyPhases are the names of the phases of apply, in order.
 func ApplyPhases() []string { return commands().Apply.Names() }
 
-// PhaseNames are the names of the phases of all commands, which hooks can name.
-func PhaseNames() []string { return commands().Names() }
+// phaseNames are the names of the phases of all commands, which hooks can name.
+func phaseNames() []string { return commands().Names() }
 
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }

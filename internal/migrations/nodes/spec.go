@@ -50,7 +50,7 @@ func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
 // Validate turns a defaulted Migration into a Spec. It fails with all errors: see spec.Refuse.
 func Validate(m *v1alpha1.Migration) (Spec, error) {
-	bad := spec.Validate(m, PhaseNames())
+	bad := spec.Validate(m, phaseNames())
 	j := m.Spec.Nodes
 	if j == nil {
 		bad = append(bad, spec.Wrong("spec", "names another job", "set "+root+".old and "+root+".new"))

@@ -29,8 +29,8 @@ func ApplyPhases() []string {
 	return once(pools.Commands().Apply.Names(), noderanges.Commands().Apply.Names(), noderanges.PoolCommands().Apply.Names())
 }
 
-// PhaseNames are the phases of all plans, which hooks can name.
-func PhaseNames() []string {
+// phaseNames are the phases of all plans, which hooks can name.
+func phaseNames() []string {
 	return once(pools.Commands().Names(), noderanges.Commands().Names(), noderanges.PoolCommands().Names())
 }
 

@@ -19,7 +19,7 @@ import (
 func Kind() migration.Description {
 	return migration.Description{
 		Field: "podCIDR", Title: "Pods", Checks: findings.Describe(Checks()), Examples: "pod-cidr",
-		Apply: ApplyPhases(), Phases: PhaseNames(), Outlines: Outlines(),
+		Apply: ApplyPhases(), Phases: phaseNames(), Outlines: Outlines(),
 		Command: "pods", Does: "moves pods (spec.podCIDR)", Roles: Roles(),
 		Words: words(),
 		Set: migration.SetPlace{Order: 2, Moves: "pods", Takes: func(m *v1alpha1.MigrationSpec) []migration.TakenRanges {

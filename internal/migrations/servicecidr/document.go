@@ -12,7 +12,7 @@ func Default(m *v1alpha1.Migration) { spec.Default(m) }
 
 // Validate turns a defaulted Migration into a Spec, or names all that is wrong (spec.Refuse).
 func Validate(m *v1alpha1.Migration) (services.Spec, error) {
-	if err := spec.Refuse(spec.Validate(m, PhaseNames())); err != nil {
+	if err := spec.Refuse(spec.Validate(m, phaseNames())); err != nil {
 		return services.Spec{}, err
 	}
 	j := m.Spec.ServiceCIDR

@@ -21,7 +21,7 @@ import (
 func Kind() migration.Description {
 	return migration.Description{
 		Field: "serviceCIDR", Checks: findings.Describe(Checks()), Examples: "service-cidr",
-		Apply: ApplyPhases(), Phases: PhaseNames(), Outlines: Outlines(),
+		Apply: ApplyPhases(), Phases: phaseNames(), Outlines: Outlines(),
 		Command: "services", Does: "moves Services (spec.serviceCIDR)", Roles: Roles(),
 		Words: words(),
 		Set: migration.SetPlace{Order: 1, Moves: "Services", Takes: func(m *v1alpha1.MigrationSpec) []migration.TakenRanges {

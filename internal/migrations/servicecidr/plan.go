@@ -127,8 +127,8 @@ func toward(to engine.Direction, groups func(*Planner, engine.Direction) []engin
 // ApplyPhases are the names of the phases of apply, in order.
 func ApplyPhases() []string { return commands().Apply.Names() }
 
-// PhaseNames are the phases of all commands, which hooks can name.
-func PhaseNames() []string { return commands().Names() }
+// phaseNames are the phases of all commands, which hooks can name.
+func phaseNames() []string { return commands().Names() }
 
 // Outlines are the phases of all commands, for people.
 func Outlines() []migration.Outline { return []migration.Outline{commands().Outline("")} }

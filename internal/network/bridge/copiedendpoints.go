@@ -22,9 +22,9 @@ import (
 // managedBy marks replumb's EndpointSlices, which controllers leave alone.
 const managedBy = "replumb.dev"
 
-// CopyEndpoints makes the bridge of a Service without selector have the same EndpointSlices. With a
+// copyEndpoints makes the bridge of a Service without selector have the same EndpointSlices. With a
 // selector it needs none.
-func CopyEndpoints(ctx context.Context, c client.Client, service types.NamespacedName, bridge *corev1.Service) error {
+func copyEndpoints(ctx context.Context, c client.Client, service types.NamespacedName, bridge *corev1.Service) error {
 	originals, err := slicesOf(ctx, c, service)
 	if err != nil {
 		return err

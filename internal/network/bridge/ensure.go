@@ -107,7 +107,7 @@ func (b *Bridge) copyEndpoints(ctx context.Context, c client.Client, have *corev
 	if len(b.Service.Spec.Selector) > 0 {
 		return nil
 	}
-	return CopyEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), have)
+	return copyEndpoints(ctx, c, client.ObjectKeyFromObject(b.Service), have)
 }
 
 func (b *Bridge) create(ctx context.Context, c client.Client, pool *cidr.Allocator) (*corev1.Service, error) {

@@ -53,7 +53,7 @@ func NewMove(spec v1alpha1.RecordSpec, provider Provider, client *Client, memory
 	if err != nil {
 		return nil, fmt.Errorf("to of %s: %w", Title(spec.Name, spec.Type), err)
 	}
-	former := FormerType(&spec)
+	former := formerType(&spec)
 	from, err := NewSet(spec.Name, former, 0, spec.From)
 	if err != nil {
 		return nil, fmt.Errorf("from of %s: %w", Title(spec.Name, former), err)

@@ -37,7 +37,7 @@ func Validate(path string, r *v1alpha1.RecordSpec) error {
 			spec.Wrongf(path+".name", "write it with its domain, such as api.example.com", "%q is not a name in full", r.Name),
 		)
 	}
-	bad = append(bad, validateValues(path+".from", FormerType(r), r.From)...)
+	bad = append(bad, validateValues(path+".from", formerType(r), r.From)...)
 	bad = append(bad, validateValues(path+".to", r.Type, r.To)...)
 	if len(r.To) == 0 {
 		bad = append(bad, spec.Wrong(path+".to", "is empty", "write what the record shall have afterwards"))
@@ -45,8 +45,8 @@ func Validate(path string, r *v1alpha1.RecordSpec) error {
 	return spec.Refuse(bad)
 }
 
-// FormerType is the type that a record has before.
-func FormerType(r *v1alpha1.RecordSpec) v1alpha1.RecordType {
+// formerType is the type that a record has before.
+func formerType(r *v1alpha1.RecordSpec) v1alpha1.RecordType {
 	if r.FromType == "" {
 		return r.Type
 	}

@@ -56,15 +56,15 @@ COMMIT
 -A RPLB-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
 COMMIT
 `
-	if got := CopyIPTables(beside); got != want {
+	if got := copyIPTables(beside); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if got := CopyIPTables(strings.ReplaceAll(beside, "-d 10.96.0.1/32 ", "")); got != "" {
+	if got := copyIPTables(strings.ReplaceAll(beside, "-d 10.96.0.1/32 ", "")); got != "" {
 		t.Errorf("of a kube-proxy without rules for Services:\n%s", got)
 	}
 	unlinked := strings.ReplaceAll(beside, `"kubernetes service portals" -j KUBE-SERVICES`, `"kubernetes service portals" -j KUBE-GONE`)
 	unlinked = strings.ReplaceAll(unlinked, "-A POSTROUTING -j KUBE-POSTROUTING\n", "")
-	if got := CopyIPTables(unlinked); got != "" || unlinked == beside {
+	if got := copyIPTables(unlinked); got != "" || unlinked == beside {
 		t.Errorf("of a kube-proxy that removes its rules:\n%s", got)
 	}
 }
@@ -124,13 +124,13 @@ table ip6 replumb-kube-proxy {
 	}
 }
 `
-	if got, err := CopyNFTables("ip6", list); err != nil || got != want {
+	if got, err := copyNFTables("ip6", list); err != nil || got != want {
 		t.Errorf("got\n%s\n%v", got, err)
 	}
 	for name, text := range map[string]string{
 		"another table": "table ip kube-proxy {\n}\n", "an unknown priority": strings.Replace(list, "dstnat", "raw", 1), "nothing": "",
 	} {
-		if got, err := CopyNFTables("ip6", text); err == nil {
+		if got, err := copyNFTables("ip6", text); err == nil {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
@@ -162,7 +162,7 @@ COMMIT`, 1), false)
 func FuzzCopyIPTables(f *testing.F) {
 	f.Add(beside)
 	f.Fuzz(func(t *testing.T, save string) {
-		for line := range strings.Lines(CopyIPTables(save)) {
+		for line := range strings.Lines(copyIPTables(save)) {
 			verb, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 			chain, _, _ := strings.Cut(rest, " ")
 			switch verb {
@@ -186,6 +186,6 @@ func FuzzFrontends(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text string) {
 		_ = Frontends{}.ofNFTables(text)
 		Frontends{}.ofIPTables(text, true)
-		_, _ = CopyNFTables("ip", text)
+		_, _ = copyNFTables("ip", text)
 	})
 }

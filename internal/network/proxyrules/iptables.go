@@ -136,10 +136,10 @@ func (t *saved) unlinked() bool {
 	return len(own) < len(older)
 }
 
-// CopyIPTables reads iptables-save, and returns the input of iptables-restore --noflush that makes
+// copyIPTables reads iptables-save, and returns the input of iptables-restore --noflush that makes
 // the copy, in the place of an older one. It is empty where kube-proxy has no rules: the copy that
 // there is stays then.
-func CopyIPTables(save string) string {
+func copyIPTables(save string) string {
 	tables := parseSave(save)
 	if !slices.ContainsFunc(tables, (*saved).leads) || slices.ContainsFunc(tables, (*saved).unlinked) {
 		return ""

@@ -13,10 +13,10 @@ import (
 // behind is how far behind kube-proxy's chains those of the copy are.
 const behind = 10
 
-// CopyNFTables reads `nft list table FAMILY kube-proxy`, and returns the input of nft -f that makes
+// copyNFTables reads `nft list table FAMILY kube-proxy`, and returns the input of nft -f that makes
 // the copy, in the place of an older one. Chains that filter are left out: a Service that had no
 // endpoints may have some by now.
-func CopyNFTables(family, list string) (string, error) {
+func copyNFTables(family, list string) (string, error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "add table %s %s\ndelete table %[1]s %[2]s\n", family, nodecleanup.CopiedTable)
 	header := "table " + family + " " + proxyTable + " {"

@@ -151,7 +151,7 @@ func (p Programs) copyChains(ctx context.Context, f family) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	restore := CopyIPTables(save)
+	restore := copyIPTables(save)
 	if restore == "" {
 		return false, nil
 	}
@@ -202,7 +202,7 @@ func (p Programs) copyTable(ctx context.Context, f family) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	text, err := CopyNFTables(f.nft, list)
+	text, err := copyNFTables(f.nft, list)
 	if err != nil {
 		return false, err
 	}

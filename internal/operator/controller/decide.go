@@ -275,7 +275,7 @@ func failed(s Scene, _ Decision, _ migration.Approvals) (Decision, bool) {
 }
 
 // again reports whether the failed request is still the same.
-func (s Scene) again() bool { return s.Last != nil && s.Last.Of == Fingerprint(s.Migration) }
+func (s Scene) again() bool { return s.Last != nil && s.Last.Of == fingerprint(s.Migration) }
 
 // second has a Migration wait for another that comes first: there is one lock.
 func second(s Scene, d Decision, _ migration.Approvals) (Decision, bool) {
@@ -332,9 +332,9 @@ func annotate(m *v1alpha1.Migration, word string) string {
 		m.Name, v1alpha1.AnnotationApprove, with.Annotations[v1alpha1.AnnotationApprove])
 }
 
-// Fingerprint stands for what people ask of a Migration: when it changes, a failed run is tried
+// fingerprint stands for what people ask of a Migration: when it changes, a failed run is tried
 // again at once. Defaults that a run records do not change it.
-func Fingerprint(m *v1alpha1.Migration) string {
+func fingerprint(m *v1alpha1.Migration) string {
 	whole := m.DeepCopy()
 	spec.Default(whole)
 	parts := []string{encoded(whole.Spec)}

@@ -89,7 +89,7 @@ func TestDecide(t *testing.T) {
 	now := time.Unix(5000, 0)
 	blocked := func(m *v1alpha1.Migration, ago time.Duration) *Outcome {
 		return &Outcome{
-			Of: Fingerprint(m), At: now.Add(-ago), Failures: 1,
+			Of: fingerprint(m), At: now.Add(-ago), Failures: 1,
 			Verdict: Verdict{migration.Stalled, v1alpha1.ReasonBlocked, "RP1001: no", 10 * time.Second},
 		}
 	}

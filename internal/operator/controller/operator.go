@@ -173,13 +173,13 @@ func (o *Operator) scene(m *v1alpha1.Migration, all []v1alpha1.Migration, revisi
 	s := Scene{
 		Migration: m, Kinds: o.Kinds, Only: o.Only, Others: all, Revisions: revisions, Allowed: o.Allowed, PlansApproved: o.PlansApproved, Now: time.Now(),
 	}
-	fingerprint := Fingerprint(m)
-	if p, ok := o.plans[m.Name]; ok && p.of == fingerprint && time.Since(p.at) < planned {
+	is := fingerprint(m)
+	if p, ok := o.plans[m.Name]; ok && p.of == is && time.Since(p.at) < planned {
 		s.Planned = p.Planned
 	}
 	if last := o.failures[m.Name]; last != nil {
 		if last.Of == "" {
-			last.Of = fingerprint // with what the run itself has recorded
+			last.Of = is // with what the run itself has recorded
 		}
 		s.Last = last
 	}

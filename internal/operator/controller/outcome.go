@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// firstPause follows the first failure, and doubles up to longestPause. A new Fingerprint ends
+	// firstPause follows the first failure, and doubles up to longestPause. A new fingerprint ends
 	// it.
 	firstPause, longestPause = 10 * time.Second, 5 * time.Minute
 	lockPause                = 5 * time.Second
@@ -52,8 +52,8 @@ func Ended(err error) bool {
 	return errors.Is(err, engine.ErrPaused) || errors.Is(err, engine.ErrInterrupted) || engine.Revoked(err)
 }
 
-// Judge says what an error means that ended a run, the failures-th in a row.
-func Judge(err error, failures int) Verdict {
+// judge says what an error means that ended a run, the failures-th in a row.
+func judge(err error, failures int) Verdict {
 	var held *lease.HeldError
 	if errors.As(err, &held) {
 		return Verdict{migration.UnderWay, v1alpha1.ReasonWaitingForLock, "waits for the lock: " + held.Error(), lockPause}

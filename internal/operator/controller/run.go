@@ -87,7 +87,7 @@ func (o *Operator) collect(ctx context.Context) {
 		if last := o.failures[r.name]; last != nil {
 			failures += last.Failures
 		}
-		o.failures[r.name] = &Outcome{At: time.Now(), Failures: failures, Verdict: Judge(r.err, failures)}
+		o.failures[r.name] = &Outcome{At: time.Now(), Failures: failures, Verdict: judge(r.err, failures)}
 	}
 }
 
@@ -95,7 +95,7 @@ func (o *Operator) succeeded(ctx context.Context, r *run) {
 	var err error
 	switch {
 	case r.act == Plan:
-		o.plans[r.name] = plan{Planned: r.plan, of: Fingerprint(r.of), at: time.Now()}
+		o.plans[r.name] = plan{Planned: r.plan, of: fingerprint(r.of), at: time.Now()}
 		err = migration.UpdateStatus(ctx, o.cluster(), r.name, func(st *v1alpha1.MigrationStatus) { st.PlanHash = r.plan.Hash })
 	case r.act == Rollback && r.lost != "":
 		err = migration.UpdateStatus(ctx, o.cluster(), r.name, func(st *v1alpha1.MigrationStatus) {

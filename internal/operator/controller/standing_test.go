@@ -35,7 +35,7 @@ func TestKstatus(t *testing.T) {
 		}
 	}
 	verdict := func(err error, failures int) func(*v1alpha1.Migration) {
-		v := Judge(err, failures)
+		v := judge(err, failures)
 		return note(Decision{Act: Rest, Standing: v.Standing, Reason: v.Reason, Message: v.Message})
 	}
 	blocked := &findings.BlockedError{Findings: findings.Findings{{Code: "RP1001", Message: "no", Fix: "do"}}}
@@ -136,7 +136,7 @@ func TestConditions(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	var was time.Duration
 	for n := 1; n < 50; n++ {
-		now := Judge(errors.New("x"), n).After
+		now := judge(errors.New("x"), n).After
 		if now < was || now < firstPause || now > longestPause {
 			t.Errorf("%d: %s after %s", n, now, was)
 		}
@@ -163,7 +163,7 @@ func TestNotMeasured(t *testing.T) {
 		"lost":               {&lossguard.LossError{Failed: 3}, 1, migration.Stalled, v1alpha1.ReasonLossBudgetExceeded},
 		"a node returned":    {&noderanges.ReturnedError{Err: errors.New("no agent")}, 1, migration.Stalled, v1alpha1.ReasonNodeReturned},
 	} {
-		if got := Judge(
+		if got := judge(
 			tt.err,
 			tt.failures,
 		); got.Standing != tt.standing || got.Reason != tt.reason ||
@@ -199,7 +199,7 @@ func TestEnded(t *testing.T) {
 func TestFindingsAreDescribed(t *testing.T) {
 	all := findings.Findings{{Code: "RP1001", Message: "it is not so", Fix: "make it so"}, {Code: "RP1002", Claim: "it is so"}}
 	want := "RP1001: it is not so\nfix: make it so\nRP1002: it is so"
-	if got := Judge(&findings.BlockedError{Findings: all}, 1); got.Message != want || got.Reason != v1alpha1.ReasonBlocked {
+	if got := judge(&findings.BlockedError{Findings: all}, 1); got.Message != want || got.Reason != v1alpha1.ReasonBlocked {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -180,8 +180,8 @@ func Stored(ctx context.Context, c client.Client, migration string) (Objects, er
 	return have, nil
 }
 
-// Exist reports whether anything is stored of a migration, sound or not.
-func Exist(ctx context.Context, c client.Client, migration string) (bool, error) {
+// exist reports whether anything is stored of a migration, sound or not.
+func exist(ctx context.Context, c client.Client, migration string) (bool, error) {
 	for _, kind := range []string{"ConfigMap", "Secret"} {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind + "List"))

@@ -127,7 +127,7 @@ func (s *ForgetStep) Preview() ([]engine.Change, error) {
 }
 
 func (s *ForgetStep) State(ctx context.Context) (engine.State, error) {
-	left, err := Exist(ctx, s.Client, s.Migration)
+	left, err := exist(ctx, s.Client, s.Migration)
 	switch {
 	case err != nil:
 		return engine.Unknown, err

@@ -294,11 +294,11 @@ func Freezes(gk schema.GroupKind) bool {
 // Exempt takes an object out of the freezes. Deletions do not say who sends them, so replumb's own
 // would be refused.
 func Exempt(ctx context.Context, c client.Client, o client.Object) error {
-	return c.Patch(ctx, o, client.RawPatch(types.MergePatchType, ExemptPatch()), client.FieldOwner(v1alpha1.FieldManager))
+	return c.Patch(ctx, o, client.RawPatch(types.MergePatchType, exemptPatch()), client.FieldOwner(v1alpha1.FieldManager))
 }
 
-// ExemptPatch is what Exempt sends: a merge patch.
-func ExemptPatch() []byte {
+// exemptPatch is what Exempt sends: a merge patch.
+func exemptPatch() []byte {
 	return []byte(`{"metadata":{"labels":{"` + v1alpha1.LabelBreakGlass + `":"true"}}}`)
 }
 

@@ -68,8 +68,8 @@ func (r resource) reconciles(o *unstructured.Unstructured) bool {
 	return is && (!said || enabled)
 }
 
-// Reconciles reports whether a controller of Argo CD or Flux reconciles an object by itself.
-func Reconciles(o *unstructured.Unstructured) bool {
+// reconciles reports whether a controller of Argo CD or Flux reconciles an object by itself.
+func reconciles(o *unstructured.Unstructured) bool {
 	r, ok := resourceOf(o.GroupVersionKind().GroupKind())
 	return ok && r.reconciles(o)
 }
@@ -198,7 +198,7 @@ func Reverting(applications, sets []*unstructured.Unstructured) []string {
 	for _, o := range applications {
 		for _, owner := range o.GetOwnerReferences() {
 			name := o.GetNamespace() + "/" + owner.Name
-			if owner.Kind != "ApplicationSet" || !Reconciles(o) || slices.Contains(all, name) {
+			if owner.Kind != "ApplicationSet" || !reconciles(o) || slices.Contains(all, name) {
 				continue
 			}
 			i := slices.IndexFunc(sets, func(s *unstructured.Unstructured) bool {

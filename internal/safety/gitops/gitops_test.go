@@ -65,7 +65,7 @@ func TestSuspended(t *testing.T) {
 				return
 			}
 			spec, _ := json.Marshal(suspended.Object["spec"])
-			if string(record[0].Was) != test.was || string(spec) != test.spec || Reconciles(suspended) ||
+			if string(record[0].Was) != test.was || string(spec) != test.spec || reconciles(suspended) ||
 				suspended.GetAnnotations()[v1alpha1.AnnotationSuspended] != "move" {
 				t.Errorf("was %s, is %s", record[0].Was, text(t, suspended))
 			}

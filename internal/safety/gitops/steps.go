@@ -79,7 +79,7 @@ func Load(ctx context.Context, c client.Client) (found Found, err error) {
 }
 
 func (f Found) Reconciling() []*unstructured.Unstructured {
-	return slices.DeleteFunc(slices.Clone(f.Objects), func(o *unstructured.Unstructured) bool { return !Reconciles(o) })
+	return slices.DeleteFunc(slices.Clone(f.Objects), func(o *unstructured.Unstructured) bool { return !reconciles(o) })
 }
 
 // record is nil without an error if nothing is recorded. It is listed, a right of all readers.

@@ -110,7 +110,7 @@ func (s *Stage) Waiting(what string) {
 	end := time.Now().Add(runPatience)
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
-	for !Waited(s.Events, what) {
+	for !waited(s.Events, what) {
 		if time.Now().After(end) {
 			s.Fatalf("it never waited for %q, but: %v", what, s.Events)
 		}
@@ -152,8 +152,8 @@ func (s *Stage) Granted(to *cluster.Cluster, rights []access.Right) {
 	})
 }
 
-// Waited reports whether a step said that it waits for what.
-func Waited(events []engine.Event, what string) bool {
+// waited reports whether a step said that it waits for what.
+func waited(events []engine.Event, what string) bool {
 	return slices.ContainsFunc(events, func(e engine.Event) bool {
 		return (e.Kind == engine.StepWaiting || e.Kind == engine.StepRetried) && strings.Contains(e.Error, what)
 	})

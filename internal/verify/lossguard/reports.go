@@ -53,7 +53,7 @@ var _ cache.ReflectorStore = (*reports)(nil)
 
 func newReports(now func() time.Time, arrived func(*v1alpha1.NodeReport, news)) *reports {
 	return &reports{
-		now: now, arrived: arrived, tally: NewTally(), changed: make(chan struct{}), doubts: make(chan struct{}, 1),
+		now: now, arrived: arrived, tally: newTally(), changed: make(chan struct{}), doubts: make(chan struct{}, 1),
 		known: instances{}, strange: map[string]*v1alpha1.NodeReport{},
 	}
 }

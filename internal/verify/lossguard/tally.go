@@ -70,8 +70,8 @@ type Tally struct {
 	Lates []Late
 }
 
-// NewTally has counted nothing.
-func NewTally() *Tally {
+// newTally has counted nothing.
+func newTally() *Tally {
 	return &Tally{
 		agents: map[speaker]*agentState{}, latest: map[Agent]string{}, excused: map[string]bool{},
 		counters: map[counterKey]counter{}, connects: map[connectKey]time.Time{}, reports: map[string]*v1alpha1.NodeReport{},

@@ -32,7 +32,7 @@ func TestNodeThatLearnsLateIsNamed(t *testing.T) {
 		"not the one that rolls": {map[string]metav1.MicroTime{stays: lost}, nil, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tally := NewTally()
+			tally := newTally()
 			report := func(node string, sequence int64, failed map[string]metav1.MicroTime) []v1alpha1.Loss {
 				now := begin.Add(time.Duration(sequence) * 10 * time.Second)
 				r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}

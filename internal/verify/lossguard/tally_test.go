@@ -30,7 +30,7 @@ type script struct {
 }
 
 func newScript(t *testing.T) *script {
-	return &script{T: t, tally: NewTally(), now: begin, instance: "a", window: begin.Unix()}
+	return &script{T: t, tally: newTally(), now: begin, instance: "a", window: begin.Unix()}
 }
 
 // tick makes the next report: how many of ten requests failed since the last one, in a window that

@@ -118,7 +118,7 @@ func (l Leaver) farewell(ctx context.Context, pod *corev1.Pod, services []corev1
 	if err != nil {
 		return err
 	}
-	for _, s := range Farewells(all, services, pod, l.Migration) {
+	for _, s := range farewells(all, services, pod, l.Migration) {
 		err := l.Client.Create(ctx, &s, client.FieldOwner(v1alpha1.FieldManager))
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("endpointslice %s/%s: %w", s.Namespace, s.Name, err)

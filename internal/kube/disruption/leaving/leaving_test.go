@@ -147,7 +147,7 @@ func TestFarewells(t *testing.T) {
 		slice("web-b", "web", "endpointslice-controller.k8s.io", "10.244.1.8"),
 		slice("headless-a", "headless", "endpointslice-controller.k8s.io", "10.244.1.7"),
 	}
-	made := Farewells(all, []corev1.Service{service("web", nil), headless}, pod(), "m")
+	made := farewells(all, []corev1.Service{service("web", nil), headless}, pod(), "m")
 	if len(made) != 1 || len(made[0].Endpoints) != 1 {
 		t.Fatalf("made %+v", made)
 	}
@@ -158,7 +158,7 @@ func TestFarewells(t *testing.T) {
 	if owner.Kind != "Pod" || owner.UID != "uid-of-pod" || *made[0].Ports[0].Port != 53 {
 		t.Errorf("the slice is %+v", made[0])
 	}
-	if again := Farewells(all, []corev1.Service{service("web", nil)}, pod(), "m"); again[0].Name != made[0].Name {
+	if again := farewells(all, []corev1.Service{service("web", nil)}, pod(), "m"); again[0].Name != made[0].Name {
 		t.Errorf("it is called %s, and then %s", made[0].Name, again[0].Name)
 	}
 	if leads := Leads(append(all, made...), pod()); len(leads) != 2 {

@@ -48,12 +48,12 @@ func Leads(all []discoveryv1.EndpointSlice, pod *corev1.Pod) []discoveryv1.Endpo
 	})
 }
 
-// Farewells are slices that say of a pod that it is terminating and serving. kube-proxy sends no
+// farewells are slices that say of a pod that it is terminating and serving. kube-proxy sends no
 // new clients to such an endpoint, and keeps its conntrack entries (CleanStaleEntries in
 // k8s.io/kubernetes pkg/proxy/conntrack/cleanup.go). Of one endpoint in two slices it takes the one
 // that does not end (addEndpoints in pkg/proxy/endpointslicecache.go), so these count once the
 // others lack the pod.
-func Farewells(all []discoveryv1.EndpointSlice, services []corev1.Service, pod *corev1.Pod, migration string) []discoveryv1.EndpointSlice {
+func farewells(all []discoveryv1.EndpointSlice, services []corev1.Service, pod *corev1.Pod, migration string) []discoveryv1.EndpointSlice {
 	var made []discoveryv1.EndpointSlice
 	for _, s := range Leads(all, pod) {
 		at := slices.IndexFunc(services, func(svc corev1.Service) bool { return svc.Name == s.Labels[discoveryv1.LabelServiceName] })
