@@ -91,9 +91,9 @@ func requireLost(t *testing.T, l *lost, may func([2]string) bool) {
 	}
 }
 
-// hop shows why check refuses Services in this mode (RP1202): an old address on the Service itself
-// loses calls while both change places, as one transaction in etcd has it, and a second Service
-// with the address takes its servers away.
+// hop shows why check refuses Services in this mode (RP1202): a second Service with an address
+// takes the servers of the first away. What is lost while two addresses of one Service change
+// places, as one transaction in etcd has it, is told: on some machines nothing is.
 func (n *ipvsNode) hop(t *testing.T) {
 	const one, two, third = "10.96.1.1", "10.96.1.2", "10.96.1.3"
 	var calls [][2]string
@@ -115,9 +115,6 @@ func (n *ipvsNode) hop(t *testing.T) {
 		}
 	})
 	t.Logf("on the Service itself, there and back: %s; of %d open connections %v are broken", l, len(open), open.broken())
-	if l.failed == 0 {
-		t.Error("nothing was lost: RP1202 can be lifted for Services that etcd moves")
-	}
 
 	l = n.during(t, calls, func() {
 		bridge := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "bridge"}}

@@ -31,7 +31,7 @@ func proxyChecks() []findings.Check[Input] {
 			Code: "RP1202", Severity: findings.Blocking, Run: checkProxyMode,
 			Claim: "kube-proxy runs in mode iptables or nftables on every node",
 			Why: "in mode ipvs an address that two Services have is one virtual server, whose servers either takes away from the other; and one on the " +
-				"Service itself loses connections while it moves",
+				"Service itself may lose connections while it moves",
 			Fix: "change kube-proxy's mode to iptables first, by a Migration with spec.kubeProxy.mode: iptables (docs/runbooks/kube-proxy.md#out-of-ipvs)",
 		},
 		{
