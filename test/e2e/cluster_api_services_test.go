@@ -17,51 +17,94 @@ import (
 	"github.com/replumb/replumb/lab/workload"
 )
 
-// TestClusterAPIServices moves the whole Service range of a cluster whose machines Cluster API makes, by examples/service-cidr/cluster-api.yaml: its
-// actions change the KubeadmControlPlane, which replaces its only machine for certificates and again for flags. Clients on the worker lose nothing but
-// calls of the API. Afterwards the control plane is replaced once more and a worker joins, and nothing brings the old range back.
+// TestClusterAPIServices moves the whole Service range of a cluster whose machines Cluster API makes, and back, by
+// examples/service-cidr/cluster-api.yaml: its actions change the KubeadmControlPlane, which replaces its only machine for certificates and again for
+// flags. Clients on the worker lose nothing but calls of the API. It goes there again, the control plane is replaced once more, a worker joins, and it
+// finishes: nothing brings the old range back.
 func TestClusterAPIServices(t *testing.T) {
-	topology := withCalico("e2e-capi")
-	topology.Installer, topology.Nodes = lab.ByClusterAPI, []lab.ProxyMode{lab.IPTables}
-	l := bringUp(t, topology)
-	c := &clusterAPI{T: t, l: l}
-	s := wholeUnderTraffic(t, l)
-	kubectl(t, l, "-n kube-system create poddisruptionbudget coredns --selector=k8s-app=kube-dns --max-unavailable=1")
-	kubectl(t, l, "-n kube-system rollout restart deployment coredns")
-	kubectl(t, l, "-n kube-system rollout status deployment coredns --timeout=2m")
-	file := c.services()
-	nothing := func(context.Context) error { return nil } // actions do it
-	o := operator{lab: l, instead: map[string]func(context.Context) error{
-		"gate/certificates": nothing, "gate/kubelets": c.kubelets, "gate/api-servers": nothing,
-	}}
-	moved := s.during(t, "the whole move", func() {
-		replumb, err := c.management().Machine("cp1")
-		must(t, err)
-		// It runs where API servers are reached by their addresses, whichever machines they are on.
-		cmd, err := replumb.Command(t.Context(), "env", "MANAGEMENT_KUBECONFIG=/etc/cluster-api/kubeconfig", "CONTROL_PLANE="+topology.Name,
-			"PATH="+filepath.Dir(l.Kubectl())+":"+os.Getenv("PATH"), filepath.Join(binaries(t), "replumb"),
-			"apply", "-f", file, "-o", "json", "--kubeconfig", c.inside(filepath.Dir(file)))
-		must(t, err)
-		if events, code, _ := o.attend(t, cmd); code != 0 {
-			logLast(t, events)
-			t.Fatalf("apply ended with exit code %d", code)
-		}
-	})
-	moved.requireNothingLost(t, butAPI)
-	requireWhole(t, l, newRange)
+	m := newClusterAPIMove(t, withCalico("e2e-capi"))
+	there := m.s.during(t, "the whole move", func() { m.replumb(newDNS, "apply", "-f", m.file) })
+	there.requireNothingLost(t, butAPI)
+	must(t, m.refresh())
+	requireWhole(t, m.l, newRange)
+	if testing.Short() {
+		return
+	}
+	back := m.s.during(t, "the whole rollback", func() { m.replumb(oldDNS, "rollback", "services", "--yes", "-f", m.file) })
+	back.requireNothingLost(t, butAPI)
+	must(t, m.refresh())
+	requireWhole(t, m.l, oldRange)
 
-	s.endClients(t, l)
-	c.pool("workers-a", "a", 2)
-	c.restartPlane()
-	c.await("workers-a", 2)
-	must(t, c.refresh())
-	requireWhole(t, l, newRange)
-	for _, on := range slices.Concat(l.ControlPlanes(), l.NodeNames()) {
-		out, err := l.Shell(t.Context(), on, "grep -A1 clusterDNS /var/lib/kubelet/config.yaml")
+	m.s.endClients(t, m.l) // finish would wait for those of old addresses
+	m.replumb(newDNS, "apply", "-f", m.file)
+	m.pool("workers-a", "a", 2)
+	m.restartPlane()
+	m.await("workers-a", 2)
+	m.replumb(newDNS, "finish", "services", "--yes", "-f", m.file)
+	must(t, m.refresh())
+	requireWhole(t, m.l, newRange)
+	requireNoTrace(t, m.l)
+	for _, on := range slices.Concat(m.l.ControlPlanes(), m.l.NodeNames()) {
+		out, err := m.l.Shell(t.Context(), on, "grep -A1 clusterDNS /var/lib/kubelet/config.yaml")
 		must(t, err)
 		if !strings.Contains(string(out), newDNS) {
 			t.Errorf("%s names to its pods: %s", on, out)
 		}
+	}
+}
+
+// TestClusterAPIPlanes goes there with three control planes, others of which answer while one is replaced: calls of API servers may fail, but not for
+// longer than othersAnswerWithin.
+func TestClusterAPIPlanes(t *testing.T) {
+	topology := withCalico("e2e-capi-planes")
+	topology.ControlPlanes = 3
+	m := newClusterAPIMove(t, topology)
+	there := m.s.during(t, "the whole move", func() { m.replumb(newDNS, "apply", "-f", m.file) })
+	there.requireNothingLost(t, butAPI)
+	there.requireAPIAwayFor(t, topology.ControlPlanes, 0)
+	must(t, m.refresh())
+	requireWhole(t, m.l, newRange)
+}
+
+// clusterAPIMove is a move of the whole Service range under traffic.
+type clusterAPIMove struct {
+	*clusterAPI
+	s    *shop
+	file string
+}
+
+func newClusterAPIMove(t *testing.T, topology lab.Topology) *clusterAPIMove {
+	t.Helper()
+	topology.Installer, topology.Nodes = lab.ByClusterAPI, []lab.ProxyMode{lab.IPTables}
+	l := bringUp(t, topology)
+	m := &clusterAPIMove{clusterAPI: &clusterAPI{T: t, l: l}, s: wholeUnderTraffic(t, l)}
+	kubectl(t, l, "-n kube-system create poddisruptionbudget coredns --selector=k8s-app=kube-dns --max-unavailable=1")
+	kubectl(t, l, "-n kube-system rollout restart deployment coredns")
+	kubectl(t, l, "-n kube-system rollout status deployment coredns --timeout=2m")
+	m.file = m.services()
+	return m
+}
+
+// replumb runs a command where API servers are reached by their addresses, whichever machines they are on, and has kubelets name a cluster DNS at
+// the gate that asks for it.
+func (m *clusterAPIMove) replumb(dns string, args ...string) {
+	m.Helper()
+	on, err := m.management().Machine("cp1")
+	must(m.T, err)
+	argv := slices.Concat([]string{
+		"env", "MANAGEMENT_KUBECONFIG=/etc/cluster-api/kubeconfig", "CONTROL_PLANE=" + m.l.Topology.Name,
+		"PATH=" + filepath.Dir(m.l.Kubectl()) + ":" + os.Getenv("PATH"), filepath.Join(binaries(m.T), "replumb"),
+	}, args, []string{"-o", "json", "--kubeconfig", m.inside(filepath.Dir(m.file))})
+	cmd, err := on.Command(m.Context(), argv...)
+	must(m.T, err)
+	nothing := func(context.Context) error { return nil } // actions do it
+	o := operator{lab: m.l, instead: map[string]func(context.Context) error{
+		"gate/certificates": nothing, "gate/api-servers": nothing,
+		"gate/kubelets": func(ctx context.Context) error { return m.kubelets(ctx, dns) },
+	}}
+	if events, code, _ := o.attend(m.T, cmd); code != 0 {
+		logLast(m.T, events)
+		m.Fatalf("%v ended with exit code %d", args, code)
 	}
 }
 
@@ -106,16 +149,17 @@ func (c *clusterAPI) restartPlane() {
 }
 
 // kubelets does at the gate what the page says where machines stay: the ConfigMap is for those to come.
-func (c *clusterAPI) kubelets(ctx context.Context) error {
+func (c *clusterAPI) kubelets(ctx context.Context, dns string) error {
 	if err := c.refresh(); err != nil {
 		return err
 	}
+	other := map[string]string{newDNS: oldDNS, oldDNS: newDNS}[dns]
 	for i, on := range slices.Concat(c.l.ControlPlanes(), c.l.NodeNames()) {
 		script := "kubeadm upgrade node phase kubelet-config && systemctl restart kubelet"
 		if i == 0 {
 			script = "kubectl -n kube-system edit configmap kubelet-config && " + script
 		}
-		_, err := c.l.Shell(ctx, on, script, "KUBECONFIG=/etc/kubernetes/admin.conf", "KUBE_EDITOR=sed -i 's/"+oldDNS+"$/"+newDNS+"/'")
+		_, err := c.l.Shell(ctx, on, script, "KUBECONFIG=/etc/kubernetes/admin.conf", "KUBE_EDITOR=sed -i 's/"+other+"$/"+dns+"/'")
 		if err != nil {
 			return err
 		}
