@@ -28,6 +28,7 @@ func TestClusterAPIServices(t *testing.T) {
 	must(t, m.refresh())
 	requireWhole(t, m.l, newRange)
 	if testing.Short() {
+		requireNaiveLoses(t, m.l)
 		return
 	}
 	back := m.s.during(t, "the whole rollback", func() { m.replumb(oldDNS, "rollback", "services", "--yes", "-f", m.file) })
@@ -51,6 +52,7 @@ func TestClusterAPIServices(t *testing.T) {
 			t.Errorf("%s names to its pods: %s", on, out)
 		}
 	}
+	requireNaiveLoses(t, m.l) // at last: finish would wait for its clients of old addresses, too
 }
 
 // TestClusterAPIPlanes goes there with three control planes, others of which answer while one is replaced: calls of API servers may fail, but not for
@@ -64,6 +66,7 @@ func TestClusterAPIPlanes(t *testing.T) {
 	there.requireAPIAwayFor(t, topology.ControlPlanes, 0)
 	must(t, m.refresh())
 	requireWhole(t, m.l, newRange)
+	requireNaiveLoses(t, m.l)
 }
 
 // clusterAPIMove is a move of the whole Service range under traffic.
