@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/replumb/replumb/api/v1alpha1"
 )
 
@@ -19,8 +21,15 @@ type heldLosses struct {
 	losses []v1alpha1.Loss
 }
 
-// Cordon says which nodes there are, and which of them are cordoned. Losses on cordoned nodes are
-// held until Settle.
+// cordonedByOthers reports whether a node may be leaving the cluster. A node that replumb has
+// cordoned comes back, or its agents leave it first: a loss there stops the run at once.
+func cordonedByOthers(n *corev1.Node) bool {
+	moving := func(t corev1.Taint) bool { return t.Key == v1alpha1.TaintMoving }
+	return n.Spec.Unschedulable && n.Annotations[v1alpha1.AnnotationCordoned] == "" && !slices.ContainsFunc(n.Spec.Taints, moving)
+}
+
+// Cordon says which nodes there are, and which of them others have cordoned. Losses on cordoned
+// nodes are held until Settle.
 func (t *Tally) Cordon(nodes map[string]bool) { t.cordoned = nodes }
 
 // hold takes back what was counted for a cordoned node since failed requests were as many as given.

@@ -4,6 +4,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
 )
 
 // TestCordonedNode: what a cordoned node loses waits until it is known whether the node leaves the
@@ -44,5 +48,25 @@ func TestCordonedNode(t *testing.T) {
 				t.Errorf("counts again: %v", again)
 			}
 		})
+	}
+}
+
+// TestCordonedByOthers: losses at nodes that replumb itself empties do not wait.
+func TestCordonedByOthers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*corev1.Node)
+		want bool
+	}{
+		"schedulable": {func(n *corev1.Node) { n.Spec.Unschedulable = false }, false},
+		"by others":   {func(*corev1.Node) {}, true},
+		"by replumb":  {func(n *corev1.Node) { n.Annotations = map[string]string{v1alpha1.AnnotationCordoned: "pods"} }, false},
+		"by others, before replumb moves it": {func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: v1alpha1.TaintMoving, Value: "pods", Effect: corev1.TaintEffectNoSchedule}}
+		}, false},
+	} {
+		n := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true}}
+		if tt.edit(n); cordonedByOthers(n) != tt.want {
+			t.Errorf("%s: %v, want %v", name, !tt.want, tt.want)
+		}
 	}
 }

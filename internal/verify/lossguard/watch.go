@@ -185,7 +185,7 @@ func (w *Watch) list(ctx context.Context) error {
 	w.nodes.set(nodes.Items)
 	cordoned := map[string]bool{}
 	for i := range nodes.Items {
-		cordoned[nodes.Items[i].Name] = nodes.Items[i].Spec.Unschedulable
+		cordoned[nodes.Items[i].Name] = cordonedByOthers(&nodes.Items[i])
 	}
 	w.seen().read(func(t *Tally) {
 		t.Cordon(cordoned)
