@@ -66,6 +66,7 @@ func TestClusterAPIPlanes(t *testing.T) {
 	there.requireAPIAwayFor(t, topology.ControlPlanes, 0)
 	must(t, m.refresh())
 	requireWhole(t, m.l, newRange)
+	m.s.endClients(t, m.l) // beside whom the control is no later than before
 	requireNaiveLoses(t, m.l)
 }
 
