@@ -17,9 +17,10 @@ func TestKubeadmInPlace(t *testing.T) {
 	topology.Installer, topology.CNI, topology.Nodes = lab.Kubeadm, lab.Flannel, []lab.ProxyMode{lab.IPTables, lab.IPTables}
 	roomForQuestions(t)
 	l := bringUp(t, topology)
-	favourNameServers(t, l)
-	// Kubeadm's kube-proxies have what other pods leave: on two busy processors one learned seven seconds late of a name server that had ended.
-	kubectl(t, l, "set resources daemonset/kube-proxy --requests=cpu=200m -n kube-system")
+	// Kubeadm's kube-proxies have what other pods leave: on two busy processors one learned seven seconds late of a name server that had ended. With
+	// more than this for all, a name server takes the place of a client while a node is emptied.
+	kubectl(t, l, "set resources daemonset/kube-proxy --requests=cpu=100m -n kube-system")
+	kubectl(t, l, "set resources deployment/coredns --requests=cpu=250m,memory=70Mi -n kube-system")
 	for _, each := range []string{"deployment/coredns", "daemonset/kube-proxy"} {
 		kubectl(t, l, "rollout status "+each+" --timeout=2m -n kube-system")
 	}
