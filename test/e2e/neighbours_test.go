@@ -182,8 +182,10 @@ func (n *neighbourhood) rollout(round int) string {
 		"metadata": map[string]any{"namespace": shopNamespace, "name": "colour"},
 		"spec": map[string]any{
 			"replicas": 1, "selector": map[string]any{"matchLabels": template.Labels}, "template": template,
+			// The controllers of Rollouts and of endpoints hear of a pod's readiness each for itself. Promoted at once, a Service has been led to a pod
+			// that the latter took for unready, and Traefik dropped its router.
 			"strategy": map[string]any{"blueGreen": map[string]any{
-				"activeService": "colour", "previewService": "colour-preview", "autoPromotionEnabled": true, "scaleDownDelaySeconds": 30,
+				"activeService": "colour", "previewService": "colour-preview", "autoPromotionSeconds": 5, "scaleDownDelaySeconds": 30,
 			}},
 		},
 	})
