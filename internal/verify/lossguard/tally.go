@@ -45,6 +45,8 @@ type agentState struct {
 
 // Tally adds up NodeReports from the moment it is made. It reads no clock and makes no request.
 type Tally struct {
+	// begun is true once agents may arm.
+	begun bool
 	agents map[speaker]*agentState
 	// latest is the instance of an agent that was first heard of last.
 	latest map[Agent]string
@@ -78,6 +80,10 @@ func newTally() *Tally {
 		strangers: map[Agent]string{}, held: map[string]*heldLosses{}, left: map[string]int64{},
 	}
 }
+
+// Begin has losses count, of each agent from when it is calm. Before, replumb itself may replace
+// agents that others call.
+func (t *Tally) Begin() { t.begun = true }
 
 func (t *Tally) Forget(node string) {
 	delete(t.reports, node)
@@ -184,7 +190,7 @@ func (t *Tally) observe(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time
 func (t *Tally) arm(r *v1alpha1.NodeReport, a *v1alpha1.AgentReport, at time.Time) {
 	s := t.agents[speaker{Agent{r.Name, a.Origin}, a.Instance}]
 	s.measuring.close(at, s.armed)
-	if s.armed || t.excused[r.Name] {
+	if s.armed || !t.begun || t.excused[r.Name] {
 		return
 	}
 	s.disquiet = disquiet(r, a)

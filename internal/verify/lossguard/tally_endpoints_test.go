@@ -33,6 +33,7 @@ func TestNodeThatLearnsLateIsNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tally := newTally()
+			tally.Begin()
 			report := func(node string, sequence int64, failed map[string]metav1.MicroTime) []v1alpha1.Loss {
 				now := begin.Add(time.Duration(sequence) * 10 * time.Second)
 				r := &v1alpha1.NodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}

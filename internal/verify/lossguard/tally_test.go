@@ -30,7 +30,29 @@ type script struct {
 }
 
 func newScript(t *testing.T) *script {
-	return &script{T: t, tally: newTally(), now: begin, instance: "a", window: begin.Unix()}
+	s := &script{T: t, tally: newTally(), now: begin, instance: "a", window: begin.Unix()}
+	s.tally.Begin()
+	return s
+}
+
+// TestReplacedAgents: what agents lose while replumb replaces them does not count, however calm they
+// were before.
+func TestReplacedAgents(t *testing.T) {
+	s := newScript(t)
+	s.tally = newTally()
+	for range 3 {
+		s.tick(0, true)
+	}
+	if fresh := s.tick(2, true); len(fresh) > 0 || s.tally.Failed != 0 {
+		t.Errorf("counts before all are there: %v", fresh)
+	}
+	s.tally.Begin()
+	for range 3 {
+		s.tick(0, true)
+	}
+	if fresh := s.tick(2, true); len(fresh) == 0 || s.tally.Failed != 4 {
+		t.Errorf("counts %d afterwards: %v", s.tally.Failed, fresh)
+	}
 }
 
 // tick makes the next report: how many of ten requests failed since the last one, in a window that

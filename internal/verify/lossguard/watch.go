@@ -227,8 +227,11 @@ func (w *Watch) write(ctx context.Context) {
 	}
 }
 
-// Expect says that from now on every ready node has to report.
-func (w *Watch) Expect() { w.nodes.expect(true) }
+// Expect says that from now on every ready node has to report, and that losses count.
+func (w *Watch) Expect() {
+	w.nodes.expect(true)
+	w.seen().read((*Tally).Begin)
+}
 
 // Release says that agents may go.
 func (w *Watch) Release() { w.nodes.expect(false) }
