@@ -7,7 +7,7 @@ case $(jq -r .moment) in
 Before*) is=none change=cluster.x-k8s.io/paused=replumb ;;
 *) is=replumb change=cluster.x-k8s.io/paused- ;;
 esac
-kubectl get machinehealthchecks -o json |
-	jq -r --arg is "$is" '.items[] | select(.spec.clusterName == env.CLUSTER) |
-		select((.metadata.annotations["cluster.x-k8s.io/paused"] // "none") == $is) | .metadata.name' |
-	while read -r name; do kubectl annotate machinehealthcheck "$name" "$change"; done
+all=$(kubectl get machinehealthchecks -o json)
+names=$(printf '%s' "$all" | jq -r --arg is "$is" '.items[] | select(.spec.clusterName == env.CLUSTER) |
+	select((.metadata.annotations["cluster.x-k8s.io/paused"] // "none") == $is) | .metadata.name')
+for name in $names; do kubectl annotate machinehealthcheck "$name" "$change"; done
