@@ -35,8 +35,8 @@ func newScript(t *testing.T) *script {
 	return s
 }
 
-// TestReplacedAgents: what agents lose while replumb replaces them does not count, however calm they
-// were before.
+// TestReplacedAgents: what agents lose while replumb replaces them does not count, however calm
+// they were before.
 func TestReplacedAgents(t *testing.T) {
 	s := newScript(t)
 	s.tally = newTally()
