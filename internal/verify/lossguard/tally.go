@@ -46,7 +46,7 @@ type agentState struct {
 // Tally adds up NodeReports from the moment it is made. It reads no clock and makes no request.
 type Tally struct {
 	// begun is true once agents may arm.
-	begun bool
+	begun  bool
 	agents map[speaker]*agentState
 	// latest is the instance of an agent that was first heard of last.
 	latest map[Agent]string
