@@ -42,6 +42,8 @@ func TestClusterAPIServices(t *testing.T) {
 // brings the old range back.
 func TestClusterAPIFinish(t *testing.T) {
 	m := newClusterAPIMove(t, withCalico("e2e-capi-finish"))
+	_, err := openShop(t.Context(), m.l)
+	must(t, err)
 	m.replumb(newDNS, "apply", "-f", m.file)
 	m.pool("workers-a", "a", 2)
 	m.restartPlane()
