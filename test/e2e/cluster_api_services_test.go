@@ -147,8 +147,8 @@ func (c *clusterAPI) inside(dir string) string {
 	return path
 }
 
-// restartPlane has the control plane replaced as it is, once agents have left as the page says, and waits for that. Cluster API deletes a Node
-// whose pods of DaemonSets are still endpoints, and stay so until they are collected.
+// restartPlane has the control plane replaced as it is, once agents have left as the page says, and waits for that. Pods of DaemonSets on a
+// Node that Cluster API deletes may be endpoints until they are collected.
 func (c *clusterAPI) restartPlane() {
 	c.Helper()
 	must(c.T, c.refresh())

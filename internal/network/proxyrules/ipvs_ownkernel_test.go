@@ -92,8 +92,8 @@ func requireLost(t *testing.T, l *lost, may func([2]string) bool) {
 }
 
 // hop shows why check refuses Services in this mode (RP1202): a second Service with an address
-// takes the servers of the first away. What is lost while two addresses of one Service change
-// places, as one transaction in etcd has it, is told: on some machines nothing is.
+// takes the servers of the first away. Losses while two addresses of one Service change places, as
+// one transaction in etcd has it, are told: on some machines there are none.
 func (n *ipvsNode) hop(t *testing.T) {
 	const one, two, third = "10.96.1.1", "10.96.1.2", "10.96.1.3"
 	var calls [][2]string
