@@ -197,6 +197,29 @@ func TestOwnAddressIsPutBack(t *testing.T) {
 	f.nothingLeft()
 }
 
+// TestEmptiedStatus: a Service whose status others have emptied keeps nothing of the type that it
+// had for the migration, either way, and the next apply has it answer again.
+func TestEmptiedStatus(t *testing.T) {
+	for _, way := range []string{"apply", "finish", "rollback"} {
+		t.Run(way, func(t *testing.T) {
+			f := setup(t, allByEtcd, overlapBy(v1alpha1.OverlapLoadBalancer))
+			was := f.service("plain", at("10.96.3.1"))
+			f.apply()
+			emptied := f.get("plain")
+			emptied.Status.LoadBalancer.Ingress = nil
+			f.must(server.Status().Update(t.Context(), emptied))
+			if way == "apply" {
+				f.apply()
+				f.keeps(was, f.get("plain"), v1alpha1.OverlapLoadBalancer)
+				return
+			}
+			f.must(map[string]func() error{"finish": f.finish, "rollback": f.rollback}[way]())
+			f.sameButAddress(was, f.get("plain"))
+			f.nothingLeft()
+		})
+	}
+}
+
 // TestLostReservationIsMadeAgain: agents watch an old address, and finish removes it, because it is
 // reserved. The next apply sees to it, however the Service keeps the address.
 func TestLostReservationIsMadeAgain(t *testing.T) {

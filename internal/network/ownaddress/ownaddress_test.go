@@ -61,3 +61,28 @@ func TestThereAndBack(t *testing.T) {
 		}
 	}
 }
+
+// TestUnanswered: of a Service that has the type and no address, as between the two patches of
+// Write, the type goes as well. One of another class is its owner's.
+func TestUnanswered(t *testing.T) {
+	to := netip.MustParseAddr("172.24.0.7")
+	for name, svc := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			is := svc.DeepCopy()
+			Add(is, to, v1alpha1.OverlapLoadBalancer)
+			is.Status.LoadBalancer.Ingress = nil
+			if !Unanswered(is) {
+				t.Error("it is not seen")
+			}
+			if Remove(is, to); !equality.Semantic.DeepEqual(is, svc) {
+				t.Errorf("it was\n%+v\nand is\n%+v", svc, is)
+			}
+			foreign := svc.DeepCopy()
+			foreign.Spec.Type = corev1.ServiceTypeLoadBalancer
+			was := foreign.DeepCopy()
+			if Remove(foreign, to); Unanswered(foreign) || !equality.Semantic.DeepEqual(foreign, was) {
+				t.Errorf("its owner's was\n%+v\nand is\n%+v", was, foreign)
+			}
+		})
+	}
+}

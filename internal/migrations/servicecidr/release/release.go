@@ -68,7 +68,7 @@ func (r Release) lookFirst() func(context.Context) (engine.State, remainder, err
 		svc := surveyed
 		surveyed = nil
 		if svc == nil || r.bridged() || !services.IsAt(svc, r.At) ||
-			!slices.ContainsFunc(r.reserved(svc), func(a netip.Addr) bool { return r.answersBeside(svc, a) }) {
+			!slices.ContainsFunc(r.reserved(svc), func(a netip.Addr) bool { return answersBeside(svc, a) }) {
 			return r.look(ctx)
 		}
 		return engine.Pending, remainder{service: svc.DeepCopy()}, nil
@@ -113,7 +113,7 @@ func (r Release) leftOf(ctx context.Context, svc *corev1.Service) (seen remainde
 		}
 	}
 	for _, a := range r.reserved(svc) {
-		if svc != nil && r.Entry.KeepsItself() && r.answersBeside(svc, a) {
+		if svc != nil && r.Entry.KeepsItself() && answersBeside(svc, a) {
 			return seen, fmt.Sprintf("service %s still answers at %s", r.Entry.Key(), a), nil
 		}
 		if r.Later {
@@ -139,9 +139,10 @@ func (r Release) bridged() bool {
 	return !e.KeepsItself() || e.Bridge != nil || !e.Exchanges() && (r.At != e.New || e.Position != services.Moved)
 }
 
-func (r Release) answersBeside(svc *corev1.Service, a netip.Addr) bool {
+// answersBeside reports whether a Service has anything of what has it answer at another address.
+func answersBeside(svc *corev1.Service, a netip.Addr) bool {
 	_, answers := ownaddress.FormOf(svc, a)
-	return answers
+	return answers || ownaddress.Unanswered(svc)
 }
 
 func (r Release) reserved(svc *corev1.Service) []netip.Addr {

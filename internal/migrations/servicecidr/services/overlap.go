@@ -189,7 +189,8 @@ func readBy(svc *corev1.Service, in OverlapFacts) string {
 func (e *Entry) AsOwned(svc *corev1.Service) *corev1.Service {
 	owned := AsOwned(svc)
 	for a, r := range e.Reserved {
-		if form, there := ownaddress.FormOf(owned, a); there && form == r.Form {
+		form, there := ownaddress.FormOf(owned, a)
+		if there && form == r.Form || r.Form == v1alpha1.OverlapLoadBalancer && ownaddress.Unanswered(owned) {
 			owned = owned.DeepCopy()
 			ownaddress.Remove(owned, a)
 		}
@@ -206,7 +207,7 @@ func AsOwned(svc *corev1.Service) *corev1.Service {
 		if err != nil {
 			continue
 		}
-		if _, there := ownaddress.FormOf(svc, a); there {
+		if _, there := ownaddress.FormOf(svc, a); there || ownaddress.Unanswered(svc) {
 			kept = append(kept, a)
 		}
 	}

@@ -41,3 +41,27 @@ func TestAsOwnedByWhatIsReserved(t *testing.T) {
 		}
 	}
 }
+
+// TestAsOwnedWithoutStatus: a Service that was killed between its type and its address, or whose
+// status others have emptied, is still what its owner made of it, and does not count as pinned.
+func TestAsOwnedWithoutStatus(t *testing.T) {
+	beside := netip.MustParseAddr("172.24.0.7")
+	made := func(notes map[string]string) *corev1.Service {
+		svc := &corev1.Service{Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.0.7", Ports: []corev1.ServicePort{{Port: 80}},
+		}}
+		ownaddress.Add(svc, beside, v1alpha1.OverlapLoadBalancer)
+		svc.Status.LoadBalancer.Ingress, svc.Annotations = nil, notes
+		return svc
+	}
+	for name, e := range map[string]*Entry{
+		"by its notes":         {Service: made(map[string]string{v1alpha1.AnnotationTargetIP: beside.String()})},
+		"by what is reserved":  {Service: made(nil), Reserved: map[netip.Addr]Reservation{beside: {Form: v1alpha1.OverlapLoadBalancer}}},
+		"its owner's, by none": {Service: made(nil)},
+	} {
+		position, reason := Strategies{etcd: true}.Evaluate(e.AsOwned(e.Service))
+		if want := map[bool]Position{true: Pinned, false: Waiting}[name == "its owner's, by none"]; position != want {
+			t.Errorf("%s: it is %s (%s), want %s", name, position, reason, want)
+		}
+	}
+}
