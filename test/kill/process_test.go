@@ -51,6 +51,9 @@ type counter map[moment]int
 
 func (c counter) next(e engine.Event) moment {
 	m := moment{kind: e.Kind, phase: e.Phase, step: e.Step}
+	if m.kind == engine.StepUnchanged { // for what a step waits may have come before it looks
+		m.kind = engine.StepDone
+	}
 	n := c[m]
 	c[m]++
 	m.nth = n
