@@ -26,8 +26,8 @@ func FormOf(svc *corev1.Service, a netip.Addr) (v1alpha1.OverlapForm, bool) {
 }
 
 // Unanswered reports whether a Service is a load balancer's by replumb alone and has no address of
-// one: the first of the two patches of Write was sent and the second was not, or others have emptied
-// its status.
+// one: the first of the two patches of Write was sent and the second was not, or others have
+// emptied its status.
 func Unanswered(svc *corev1.Service) bool {
 	return ofClass(svc) && len(svc.Status.LoadBalancer.Ingress) == 0
 }
@@ -69,7 +69,8 @@ func Add(svc *corev1.Service, a netip.Addr, form v1alpha1.OverlapForm) {
 		corev1.LoadBalancerIngress{IP: a.String(), IPMode: ptr.To(corev1.LoadBalancerIPModeVIP)})
 }
 
-// Remove undoes Add, also of an Unanswered Service. One with node ports was of type NodePort before.
+// Remove undoes Add, also of an Unanswered Service. One with node ports was of type NodePort
+// before.
 func Remove(svc *corev1.Service, a netip.Addr) {
 	form, there := FormOf(svc, a)
 	if !there && !Unanswered(svc) {
