@@ -61,8 +61,8 @@ func TestClusterAPIFinish(t *testing.T) {
 	}
 }
 
-// TestClusterAPIPlanes goes there with three control planes, others of which answer while one is replaced: calls of API servers may fail, but not for
-// longer than othersAnswerWithin.
+// TestClusterAPIPlanes goes there and back with three control planes, others of which answer while one is replaced: calls of API servers may fail, but
+// not for longer than othersAnswerWithin.
 func TestClusterAPIPlanes(t *testing.T) {
 	topology := withCalico("e2e-capi-planes")
 	topology.ControlPlanes = 3
@@ -73,6 +73,13 @@ func TestClusterAPIPlanes(t *testing.T) {
 	there.requireAPIAwayFor(t, topology.ControlPlanes, 0)
 	must(t, m.refresh())
 	requireWhole(t, m.l, newRange)
+	if !testing.Short() {
+		back := s.during(t, "the whole rollback", func() { m.replumb(oldDNS, "rollback", "services", "--yes", "-f", m.file) })
+		back.requireNothingLost(t, butAPI)
+		back.requireAPIAwayFor(t, topology.ControlPlanes, 0)
+		must(t, m.refresh())
+		requireWhole(t, m.l, oldRange)
+	}
 	s.endClients(t, m.l) // beside whom the control is no later than before
 	requireNaiveLoses(t, m.l)
 }
