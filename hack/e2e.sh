@@ -36,7 +36,7 @@ cilium-pods basic,cilium         ./e2e -run ^TestCilium(Pods|Watched|Returns)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
 cilium-then basic,cilium,flannel ./e2e -run ^TestCiliumThenServices$
 cilium-flux basic,cilium,source-controller,kustomize-controller,registry ./e2e -run ^TestFluxBehindCilium$
-kubeadm     basic,kubeadm,cilium,flannel ./e2e -timeout 220m -run ^TestKubeadm
+kubeadm     basic,kubeadm,cilium,flannel,registry,certmanager ./e2e -timeout 220m -run ^TestKubeadm
 cluster-api basic,kubeadm,cluster-api,cluster-api-bootstrap,cluster-api-control-plane ./e2e -timeout 120m -run ^TestClusterAPI
 kube-proxy  plain                ./e2e -run ^TestProxy(Mode|Program)$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$

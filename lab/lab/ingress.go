@@ -5,7 +5,10 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -22,7 +25,7 @@ func (l Addons) openIngress(ctx context.Context, o Options) error {
 	client := l.Client()
 	first := l.Topology.Networks[0].Name
 	objects := workload.Ingress(l.Edge().Balancers[first])
-	if err := workload.Ensure(ctx, client, objects...); err != nil {
+	if err := workload.Ensure(ctx, client, append(whoLooksAround(), objects...)...); err != nil {
 		return err
 	}
 	if err := l.giveToken(ctx, client); err != nil {
@@ -41,6 +44,18 @@ func (l Addons) openIngress(ctx context.Context, o Options) error {
 	}
 	o.say("the ingress answers at http://%s", l.Edge().Ingress)
 	return nil
+}
+
+// whoLooksAround is the account of the bastion.
+func whoLooksAround() []runtime.Object {
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: bastionName, Namespace: metav1.NamespaceSystem}
+	return []runtime.Object{
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: bastionName, Namespace: metav1.NamespaceSystem}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "replumb-lab:" + bastionName}, Subjects: []rbacv1.Subject{account},
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+		},
+	}
 }
 
 // giveToken gives the bastion the token of an account that may look around, as soon as there is one.

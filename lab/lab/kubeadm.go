@@ -77,8 +77,10 @@ func (t Topology) validateInstaller() error {
 		return invalid("a cluster made by Cluster API has flannel or Calico", "use --cni calico, or flannel")
 	case !slices.Contains([]CNI{HostLocal, Flannel, Calico, Cilium}, t.CNI):
 		return invalid("a cluster made by kubeadm has host-local, flannel, Calico or Cilium", "use --cni flannel, calico or cilium, or leave it out")
-	case t.Beside != "" || t.Edge || t.Registry != "" || len(t.With) > 0 || t.ProxyPods:
-		return invalid("a cluster made by kubeadm has nothing beside it", "leave the other flags out")
+	case t.Beside != "" || t.ProxyPods:
+		return invalid("a cluster made by kubeadm has the proxies of kubeadm, and one network of pods", "leave --beside and --proxy-pods out")
+	case t.byClusterAPI() && (t.Edge || len(t.With) > 0):
+		return invalid("a cluster made by Cluster API has nothing beside it", "leave the other flags out")
 	case len(t.Families()) > 1:
 		return invalid("a cluster made by kubeadm has one family of addresses", "leave the second ranges out")
 	case t.Kubernetes != releases()[0].version:
@@ -104,15 +106,26 @@ func (l kubeadm) files(m *Member, c *credentials) (map[string][]byte, error) {
 		extra += " --provider-id=" + l.ClusterAPI().ProviderID(m)
 	}
 	f.add(kubeletDefault, fmt.Appendf(nil, "KUBELET_EXTRA_ARGS=%q\n", extra))
-	f.add(containerdConfigPath, []byte(containerdConfig(l.Topology.CNI, l.Binaries)))
-	// kubeadm's CoreDNS does not start without a name server to ask. Nobody answers there.
-	f.add(resolvConfPath, fmt.Appendf(nil, "nameserver %s\n", l.Fabrics().networkOf(m).Gateway()))
+	f.add(containerdConfigPath, []byte(containerdConfig(l.Topology.CNI, l.Binaries)+registryConfig(l.Topology)))
+	for path, data := range l.Addons().registryHosts() {
+		f.add(path, data)
+	}
+	f.add(resolvConfPath, l.resolvConf(m))
 	if m.Role == ControlPlane && !l.Topology.byClusterAPI() { // which has authorities of its own
 		f.pair(pkiDir+"ca", c.cluster.Pair)
 		f.pair(pkiDir+"front-proxy-ca", c.frontProxy.Pair)
 		f.pair(pkiDir+"etcd/ca", c.etcd.Pair)
 	}
 	return f.content, f.err
+}
+
+// resolvConf is what pods know of names outside. kubeadm's CoreDNS does not start without a name server to ask: without an edge nobody answers
+// there.
+func (l kubeadm) resolvConf(m *Member) []byte {
+	if l.Topology.Edge {
+		return l.edging().resolvConf()
+	}
+	return fmt.Appendf(nil, "nameserver %s\n", l.Fabrics().networkOf(m).Gateway())
 }
 
 // programs are those of a machine: all others are in pods.
@@ -246,7 +259,7 @@ func (l *Lab) Shell(ctx context.Context, on, script string, env ...string) ([]by
 func (l kubeadm) config(first *Member) ([]byte, error) {
 	own, err := rendered("init.yaml", kubeadmTemplate, map[string]any{
 		"Address": first.Address, "Port": apiServerPort, "Name": first.Name, "Socket": containerdSocket, "Version": l.Topology.Kubernetes,
-		"Cluster": l.Topology.Name, "Endpoint": l.Balancers().endpoint(), "Services": l.Topology.ServiceCIDR, "Pods": l.Topology.PodCIDR,
+		"Cluster": l.Topology.Name, "Endpoint": strings.TrimPrefix(l.Balancers().server(), "https://"), "Services": l.Topology.ServiceCIDR, "Pods": l.Topology.PodCIDR,
 		"NoProxy": l.Topology.withoutProxies(),
 	})
 	if err != nil {

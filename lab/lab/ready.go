@@ -95,10 +95,6 @@ func (l Addons) manifests() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	outside := ""
-	if l.Topology.Edge {
-		outside = bastionName
-	}
 	var out bytes.Buffer
 	err = t.Execute(&out, map[string]any{
 		"DNS":           l.Topology.dns(),
@@ -107,7 +103,7 @@ func (l Addons) manifests() ([]byte, error) {
 		"Replicas":      min(2, max(1, len(l.with(Worker)))),
 		"KubeletClient": kubeletClientUser,
 		"PodNet":        podnetUser,
-		"Outside":       outside,
+		"Edge":          l.Topology.Edge,
 	})
 	return out.Bytes(), err
 }

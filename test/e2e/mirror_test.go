@@ -41,9 +41,15 @@ const (
 // where people outside are, who call by name all the time, looking it up each time or as often as its time to live says. Then the
 // first one serves again, and the second is taken down. Nothing may be lost. The control is the same replacement, backwards, without
 // a mirror.
-func TestMirror(t *testing.T) {
+func TestMirror(t *testing.T) { mirrorRound(t, lab.ByLab) }
+
+// TestKubeadmMirror is that round with two clusters that kubeadm has made.
+func TestKubeadmMirror(t *testing.T) { mirrorRound(t, lab.Kubeadm) }
+
+func mirrorRound(t *testing.T, installer lab.Installer) {
+	t.Helper()
 	before := labtest.HostState(t)
-	r := mirrored(t)
+	r := mirrored(t, installer)
 	r.populate()
 	r.requireOwnedIsLeftAlone()
 	s := r.callers()
@@ -200,9 +206,15 @@ func (r *pair) requireParity() {
 func (r *pair) switchNetwork() {
 	t := r.t
 	t.Helper()
-	r.requireProxyIsSeen()
-	r.must(r.left.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(allPodRanges)))
-	r.replumb("apply", "-f", r.networkFile(true))
+	file := r.networkFile(false)
+	if r.left.Topology.Installer == lab.Kubeadm { // whose ConfigMap says what its kube-proxies know
+		(&byThePage{T: t, l: r.left}).tellProxies(r.left.Topology.PodCIDR.String(), allPodRanges)
+	} else {
+		r.requireProxyIsSeen()
+		r.must(r.left.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(allPodRanges)))
+		file = r.networkFile(true)
+	}
+	r.replumb("apply", "-f", file)
 	requireAddressesIn(t, r.left, shopNamespace, netip.MustParsePrefix(newPodRange))
 	for _, node := range r.left.NodeNames() {
 		if out, err := r.left.Exec(t.Context(), node, "ip", "-br", "link"); err != nil || strings.Contains(string(out), "flannel") {

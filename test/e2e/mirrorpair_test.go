@@ -40,7 +40,7 @@ type pair struct {
 	total map[string]int
 }
 
-func mirrored(t *testing.T) *pair {
+func mirrored(t *testing.T, installer lab.Installer) *pair {
 	t.Helper()
 	down := func() {
 		for _, name := range []string{rightName, leftName} {
@@ -53,6 +53,9 @@ func mirrored(t *testing.T) *pair {
 	first.Name, first.CNI, first.Registry = leftName, lab.Flannel, "registry."+lab.Zone
 	second.Name, second.CNI, second.Registry = rightName, lab.Calico, "registry-mirror."+lab.Zone
 	second.Nodes = []lab.ProxyMode{lab.NFTables}
+	if installer == lab.Kubeadm { // whose proxies have one mode
+		first.Nodes = []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	}
 	second.Networks = []lab.Network{{Name: "r", CIDR: netip.MustParsePrefix("172.31.0.0/24")}}
 	r := &pair{t: t, total: map[string]int{}}
 	for _, of := range []struct {
@@ -60,6 +63,7 @@ func mirrored(t *testing.T) *pair {
 		into     **lab.Lab
 	}{{&first, &r.left}, {&second, &r.right}} {
 		of.topology.Edge, of.topology.Fabric, of.topology.With = true, "shared", []lab.Addon{lab.CertManager}
+		of.topology.Installer = installer
 		l, err := lab.Up(t.Context(), *of.topology, lab.Options{Progress: t.Logf})
 		must(t, err)
 		*of.into = l
