@@ -53,8 +53,8 @@ func mirrored(t *testing.T, installer lab.Installer) *pair {
 	first.Name, first.CNI, first.Registry = leftName, lab.Flannel, "registry."+lab.Zone
 	second.Name, second.CNI, second.Registry = rightName, lab.Calico, "registry-mirror."+lab.Zone
 	second.Nodes = []lab.ProxyMode{lab.NFTables}
-	if installer == lab.Kubeadm { // whose proxies have one mode
-		first.Nodes = []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	if installer == lab.Kubeadm { // whose proxies have one mode, and whose control planes count where pods are spread over nodes
+		first.Nodes, second.Nodes = []lab.ProxyMode{lab.IPTables, lab.IPTables}, append(second.Nodes, lab.NFTables)
 	}
 	second.Networks = []lab.Network{{Name: "r", CIDR: netip.MustParsePrefix("172.31.0.0/24")}}
 	r := &pair{t: t, total: map[string]int{}}
@@ -156,7 +156,7 @@ func (r *pair) populate() {
 	r.must(workload.Ensure(t.Context(), client, front, mailer, service))
 	_, err := client.CoreV1().ConfigMaps(shopNamespace).Create(t.Context(), settings, metav1.CreateOptions{})
 	r.must(err)
-	_, err = client.BatchV1().CronJobs(shopNamespace).Create(t.Context(), nightly(), metav1.CreateOptions{})
+	_, err = client.BatchV1().CronJobs(shopNamespace).Create(t.Context(), r.nightly(), metav1.CreateOptions{})
 	r.must(err)
 	for _, i := range []*networkingv1.Ingress{storefront("shop", shopHost), storefront("blog", blogHost)} {
 		_, err := client.NetworkingV1().Ingresses(shopNamespace).Create(t.Context(), i, metav1.CreateOptions{})
@@ -170,10 +170,11 @@ func (r *pair) populate() {
 }
 
 // nightly is a CronJob of every minute, so that some are due while what must not run twice changes sides.
-func nightly() *batchv1.CronJob {
+func (r *pair) nightly() *batchv1.CronJob {
+	from := pulled(r.left, "nightly", "pull").Spec.Template.Spec
 	pod := corev1.PodSpec{
-		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](1),
-		Containers: []corev1.Container{{Name: "c", Image: workload.EchoImage, ImagePullPolicy: corev1.PullNever}},
+		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: ptr.To[int64](1), ImagePullSecrets: from.ImagePullSecrets,
+		Containers: []corev1.Container{{Name: "c", Image: from.Containers[0].Image, ImagePullPolicy: corev1.PullAlways}},
 	}
 	const runs = 5 // seconds, then the Job is ended
 	return &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: "nightly"}, Spec: batchv1.CronJobSpec{
