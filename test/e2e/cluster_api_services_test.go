@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -121,7 +122,20 @@ func (m *clusterAPIMove) replumb(dns string, args ...string) {
 	}}
 	if events, code, _ := o.attend(m.T, cmd); code != 0 {
 		logLast(m.T, events)
+		m.logAround()
 		m.Fatalf("%v ended with exit code %d", args, code)
+	}
+}
+
+// logAround says what machines there were when a command had ended, and what agents called.
+func (m *clusterAPIMove) logAround() {
+	m.Helper()
+	for kubeconfig, line := range map[string]string{
+		m.l.Kubeconfig():            "get nodes,pods,endpointslices -n replumb-system -o wide",
+		m.management().Kubeconfig(): "get machines,kubeadmcontrolplanes -o wide",
+	} {
+		out, err := exec.CommandContext(m.Context(), m.l.Kubectl(), append(strings.Fields(line), "--kubeconfig", kubeconfig)...).CombinedOutput()
+		m.Logf("kubectl %s (%v):\n%s", line, err, out)
 	}
 }
 
