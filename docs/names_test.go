@@ -44,6 +44,7 @@ var otherFields = map[string]string{
 	"spec.providerID":                                                "Node",
 	"spec.network":                                                   "LabMachine, of which the lab makes a machine for Cluster API",
 	"spec.suspend":                                                   "CronJob",
+	"spec.unschedulable":                                             "Node",
 	"status.addresses":                                               "Node",
 	"status.podIPs":                                                  "Pod",
 	"status.nodeRef.name":                                            "Machine of Cluster API",
