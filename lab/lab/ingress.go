@@ -25,7 +25,7 @@ func (l Addons) openIngress(ctx context.Context, o Options) error {
 	client := l.Client()
 	first := l.Topology.Networks[0].Name
 	objects := workload.Ingress(l.Edge().Balancers[first])
-	if err := workload.Ensure(ctx, client, append(whoLooksAround(), objects...)...); err != nil {
+	if err := workload.Ensure(ctx, client, append(bastionAccount(), objects...)...); err != nil {
 		return err
 	}
 	if err := l.giveToken(ctx, client); err != nil {
@@ -46,8 +46,8 @@ func (l Addons) openIngress(ctx context.Context, o Options) error {
 	return nil
 }
 
-// whoLooksAround is the account of the bastion.
-func whoLooksAround() []runtime.Object {
+// bastionAccount is who looks around from the bastion.
+func bastionAccount() []runtime.Object {
 	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: bastionName, Namespace: metav1.NamespaceSystem}
 	return []runtime.Object{
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: bastionName, Namespace: metav1.NamespaceSystem}},
