@@ -24,8 +24,8 @@ const etcdJoinProgram = "etcdjoin"
 const leaveDeadline = time.Minute
 
 // Add starts a further control plane in a network, the first if the name is empty, and returns when its machine
-// runs. Its etcd is not made a member of the cluster's: until it is, by its PeerURL, its etcd and API server end and
-// are started again. Balancers ask it whether it is ready from now on. It fails with an *InvalidError if there cannot be one.
+// runs. Its etcd is not made a member of the cluster's, but by kubeadm: until it is, by its PeerURL, its etcd and API
+// server end and are started again. Balancers ask it whether it is ready from now on. It fails with an *InvalidError if there cannot be one.
 func (l ControlPlaneNodes) Add(ctx context.Context, network string) (*Member, error) {
 	return l.enter(ctx, network, func(*Member) error { return nil })
 }
@@ -89,7 +89,7 @@ func (l ControlPlaneNodes) join(ctx context.Context, m *Member) error {
 	if err != nil {
 		return err
 	}
-	creds, err := sharedCredentials(ctx, model)
+	creds, err := l.sharedCredentials(ctx, model)
 	if err != nil {
 		return err
 	}
@@ -104,6 +104,12 @@ func (l ControlPlaneNodes) join(ctx context.Context, m *Member) error {
 	defer fabric.Close()
 	if err := l.start(ctx, fabric, creds, m, services...); err != nil {
 		return err
+	}
+	if l.Topology.byKubeadm() {
+		if err := l.Workers().runWithImages(ctx, m); err != nil {
+			return err
+		}
+		return l.kubeadm().joinNew(ctx, m)
 	}
 	programs := l.machines().programs(m)
 	for i, p := range programs {
@@ -158,8 +164,9 @@ func like(p, runs machine.Program) machine.Program {
 	return p
 }
 
-// sharedCredentials are what all control planes have in common, from one of them, as `kubeadm join` copies them.
-func sharedCredentials(ctx context.Context, model *machine.Handle) (*credentials, error) {
+// sharedCredentials are what all control planes have in common, from one of them, as `kubeadm join` copies them. Where
+// kubeadm itself copies them, the key of ServiceAccounts is not among them.
+func (l ControlPlaneNodes) sharedCredentials(ctx context.Context, model *machine.Handle) (*credentials, error) {
 	var c credentials
 	for _, a := range []struct {
 		base string
@@ -172,6 +179,9 @@ func sharedCredentials(ctx context.Context, model *machine.Handle) (*credentials
 		if *a.ca, err = pki.LoadCA(p); err != nil {
 			return nil, err
 		}
+	}
+	if l.Topology.byKubeadm() {
+		return &c, nil
 	}
 	var err error
 	c.serviceAccounts, err = readPair(ctx, model, pkiDir+"sa")

@@ -96,9 +96,7 @@ func newClusterAPIMove(t *testing.T, topology lab.Topology) *clusterAPIMove {
 	topology.Installer, topology.Nodes = lab.ByClusterAPI, []lab.ProxyMode{lab.IPTables}
 	l := bringUp(t, topology)
 	m := &clusterAPIMove{clusterAPI: &clusterAPI{T: t, l: l}}
-	kubectl(t, l, "-n kube-system create poddisruptionbudget coredns --selector=k8s-app=kube-dns --max-unavailable=1")
-	kubectl(t, l, "-n kube-system rollout restart deployment coredns")
-	kubectl(t, l, "-n kube-system rollout status deployment coredns --timeout=2m")
+	m.spreadNameServers()
 	m.file = m.services()
 	return m
 }
@@ -177,12 +175,7 @@ func (c *clusterAPI) restartPlane() {
 	kubectl(c.T, c.l, "label node -l node-role.kubernetes.io/control-plane "+v1alpha1.LabelAgents+"="+v1alpha1.NoAgents)
 	probes := " -l " + v1alpha1.LabelRole + "=" + v1alpha1.RoleProbe
 	kubectl(c.T, c.l, "-n replumb-system wait pod --for=delete --timeout=2m --field-selector=spec.nodeName="+leaves+probes)
-	plane := "kubeadmcontrolplane/" + c.l.Topology.Name
-	c.manage("", "patch", plane, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"rollout":{"after":%q}}}`, time.Now().UTC().Format(time.RFC3339)))
-	generation := c.manage("", "get", plane, "-o", "jsonpath={.metadata.generation}")
-	c.manage("", "wait", plane, "--for=jsonpath={.status.observedGeneration}="+generation, "--timeout=5m")
-	c.manage("", "wait", plane, "--for=condition=RollingOut=False", "--timeout=5m")
-	c.manage("", "wait", plane, "--for=condition=Available", "--timeout=5m")
+	must(c.T, c.replacePlane(c.Context()))
 }
 
 // kubelets does at the gate what the page says where machines stay: the ConfigMap is for those to come.
@@ -202,4 +195,51 @@ func (c *clusterAPI) kubelets(ctx context.Context, dns string) error {
 		}
 	}
 	return nil
+}
+
+// spreadNameServers does what the page says where Cluster API drains control planes.
+func (c *clusterAPI) spreadNameServers() {
+	c.Helper()
+	kubectl(c.T, c.l, "-n kube-system create poddisruptionbudget coredns --selector=k8s-app=kube-dns --max-unavailable=1")
+	kubectl(c.T, c.l, "-n kube-system rollout restart deployment coredns")
+	kubectl(c.T, c.l, "-n kube-system rollout status deployment coredns --timeout=2m")
+}
+
+// plane is the KubeadmControlPlane.
+func (c *clusterAPI) plane() string { return "kubeadmcontrolplane/" + c.l.Topology.Name }
+
+// tryManage is manage, for who must not end the test.
+func (c *clusterAPI) tryManage(ctx context.Context, args ...string) (string, error) {
+	management, err := lab.Open(lab.ManagementOf(c.l.Topology.Name))
+	if err != nil {
+		return "", err
+	}
+	args = append([]string{"--kubeconfig", management.Kubeconfig()}, args...)
+	out, err := exec.CommandContext(ctx, c.l.Kubectl(), args...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// changePlane patches the KubeadmControlPlane, and waits until it has replaced its machines.
+func (c *clusterAPI) changePlane(ctx context.Context, patch string) error {
+	if _, err := c.tryManage(ctx, "patch", c.plane(), "--type=merge", "-p", patch); err != nil {
+		return err
+	}
+	generation, err := c.tryManage(ctx, "get", c.plane(), "-o", "jsonpath={.metadata.generation}")
+	if err != nil {
+		return err
+	}
+	for _, it := range []string{"jsonpath={.status.observedGeneration}=" + generation, "condition=RollingOut=False", "condition=Available"} {
+		if _, err := c.tryManage(ctx, "wait", c.plane(), "--for="+it, "--timeout=5m"); err != nil {
+			return err
+		}
+	}
+	return c.refresh()
+}
+
+// replacePlane has the control plane replaced as it is.
+func (c *clusterAPI) replacePlane(ctx context.Context) error {
+	return c.changePlane(ctx, fmt.Sprintf(`{"spec":{"rollout":{"after":%q}}}`, time.Now().UTC().Format(time.RFC3339)))
 }

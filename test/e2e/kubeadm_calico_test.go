@@ -7,8 +7,10 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/workload"
@@ -69,10 +71,10 @@ func (k *byThePage) requireManagerRuns(flags ...string) {
 	}
 }
 
-// requirePodOn fails the test unless a pod that is started on a node becomes ready, with an address of a range.
+// requirePodOn fails the test unless a pod that is started on a node becomes ready, with an address of a range. The pod ends again.
 func (k *byThePage) requirePodOn(node string, within netip.Prefix) {
 	k.Helper()
-	pod := workload.Echo{Namespace: metav1.NamespaceDefault, Name: "newcomer", PartOf: "newcomers"}.Pod()
+	pod := workload.Echo{Namespace: metav1.NamespaceDefault, Name: "newcomer-" + node, PartOf: "newcomers"}.Pod()
 	pod.Spec.NodeName = node
 	_, err := start(k.Context(), k.l, metav1.NamespaceDefault, []runtime.Object{pod})
 	must(k.T, err)
@@ -81,6 +83,7 @@ func (k *byThePage) requirePodOn(node string, within netip.Prefix) {
 	if a, err := netip.ParseAddr(has.Status.PodIP); err != nil || !within.Contains(a) {
 		k.Errorf("a pod on %s, which has joined, has %q, not an address of %s", node, has.Status.PodIP, within)
 	}
+	must(k.T, k.l.Client().CoreV1().Pods(metav1.NamespaceDefault).Delete(k.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 }
 
 const controllerManager = "kube-controller-manager"
@@ -97,14 +100,23 @@ func (k *byThePage) requireManagerRefuses() {
 		if err != nil {
 			return err
 		}
-		for i := range p.Status.ContainerStatuses {
-			ended := p.Status.ContainerStatuses[i].LastTerminationState.Terminated
-			given := slices.Contains(p.Spec.Containers[0].Command, "--allocate-node-cidrs=true")
-			if given && ended != nil && ended.ExitCode != 0 {
-				k.Logf("control: a controller manager that gives Nodes ranges ends with exit code %d", ended.ExitCode)
-				return nil
-			}
+		if code := endedAllocating(p); code != 0 {
+			k.Logf("control: a controller manager that gives Nodes ranges ends with exit code %d", code)
+			return nil
 		}
 		return errors.New("the controller manager runs with a range that no Node has")
 	})
+}
+
+// endedAllocating is the exit code with which a controller manager that gives Nodes ranges has ended at last; zero, if it gives none, or runs.
+func endedAllocating(p *corev1.Pod) int32 {
+	if !slices.Contains(p.Spec.Containers[0].Command, "--allocate-node-cidrs=true") {
+		return 0
+	}
+	for i := range p.Status.ContainerStatuses {
+		if ended := p.Status.ContainerStatuses[i].LastTerminationState.Terminated; ended != nil {
+			return ended.ExitCode
+		}
+	}
+	return 0
 }

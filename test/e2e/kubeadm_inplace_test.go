@@ -17,13 +17,7 @@ func TestKubeadmInPlace(t *testing.T) {
 	topology.Installer, topology.CNI, topology.Nodes = lab.Kubeadm, lab.Flannel, []lab.ProxyMode{lab.IPTables, lab.IPTables}
 	roomForQuestions(t)
 	l := bringUp(t, topology)
-	// Kubeadm's kube-proxies have what other pods leave: on two busy processors one learned seven seconds late of a name server that had ended. With
-	// more than this for all, a name server takes the place of a client while a node is emptied.
-	kubectl(t, l, "set resources daemonset/kube-proxy --requests=cpu=100m -n kube-system")
-	kubectl(t, l, "set resources deployment/coredns --requests=cpu=250m,memory=70Mi -n kube-system")
-	for _, each := range []string{"deployment/coredns", "daemonset/kube-proxy"} {
-		kubectl(t, l, "rollout status "+each+" --timeout=2m -n kube-system")
-	}
+	favourSystem(t, l)
 	k := &byThePage{T: t, l: l}
 	k.tellProxies(oldPods, bothPods)
 	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 5, LookUp: 5})
@@ -41,4 +35,16 @@ func TestKubeadmInPlace(t *testing.T) {
 	k.requirePodOn(joined.Name, netip.MustParsePrefix(newPods))
 	requireAddressesIn(t, l, guardedNamespace, netip.MustParsePrefix(newPods))
 	requireDrainedLoses(t, l, s, v1alpha1.Flannel)
+}
+
+// favourSystem gives pods that kubeadm makes a share of the processors. Kubeadm's kube-proxies have what other pods leave: on two busy processors
+// one learned seven seconds late of a name server that had ended. With more than this for all, a name server takes the place of a client while a node
+// is emptied.
+func favourSystem(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	kubectl(t, l, "set resources daemonset/kube-proxy --requests=cpu=100m -n kube-system")
+	kubectl(t, l, "set resources deployment/coredns --requests=cpu=250m,memory=70Mi -n kube-system")
+	for _, each := range []string{"deployment/coredns", "daemonset/kube-proxy"} {
+		kubectl(t, l, "rollout status "+each+" --timeout=2m -n kube-system")
+	}
 }

@@ -42,8 +42,18 @@ const minOutside = 20_000
 // runbook shows, run where people outside are, whose actions make and end machines. The process is killed on the way. Clients
 // outside call the ingress and the API by name, and clients inside a Service by name and the API. Then the old network is taken
 // away. Nothing may be lost, and etcd must have everything it had.
-func TestNodesMove(t *testing.T) {
-	l := bringUp(t, twoNetworks("e2e-vpc"))
+func TestNodesMove(t *testing.T) { moveAllNodes(t, twoNetworks("e2e-vpc")) }
+
+// TestKubeadmControlPlanes does so in a cluster that kubeadm has made, where machines join by the command that it prints.
+func TestKubeadmControlPlanes(t *testing.T) {
+	topology := twoNetworks("e2e-kubeadm-vpc")
+	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	moveAllNodes(t, topology)
+}
+
+func moveAllNodes(t *testing.T, topology lab.Topology) {
+	t.Helper()
+	l := bringUp(t, topology)
 	s := fromOutside(t, l)
 	fromInside(t, l, s)
 	o := &owner{t: t, lab: l}
@@ -292,6 +302,11 @@ func (o *owner) act(ctx context.Context, r *nodes.Request) (any, error) {
 		}
 		return v1alpha1.MemberStatus{Name: m.Name, PeerURL: m.PeerURL()}, nil
 	case "control-plane/retire":
+		if o.lab.Topology.Installer == lab.Kubeadm {
+			const retire = "if [ -e manifests/kube-apiserver.yaml ]; then mv manifests/kube-apiserver.yaml .; fi"
+			_, err := o.lab.Shell(ctx, r.Node.Name, "cd /etc/kubernetes; "+retire)
+			return nil, err
+		}
 		m, err := o.lab.Machine(r.Node.Name)
 		if err != nil {
 			return nil, err
@@ -391,8 +406,12 @@ func (o *owner) requireMoved() {
 	o.requireLocal(t.Context(), "at the end")
 	all, err := l.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must(t, err)
-	if len(all.Items) != 2 {
-		t.Errorf("there are %d Nodes", len(all.Items))
+	want := 2
+	if l.Topology.Installer == lab.Kubeadm { // whose control planes are Nodes
+		want += l.Topology.ControlPlanes
+	}
+	if len(all.Items) != want {
+		t.Errorf("there are %d Nodes, want %d", len(all.Items), want)
 	}
 }
 

@@ -51,6 +51,15 @@ type Origin struct {
 	ClusterAPI bool
 }
 
+// OfTemplates is said beside an instruction for machines that Cluster API makes of templates; empty, where the
+// instruction itself is about these, or machines are made otherwise.
+func (o Origin) OfTemplates() string {
+	if !o.ClusterAPI || o.Distribution == Kubeadm {
+		return ""
+	}
+	return "\nCluster API makes the machines: change the objects that it makes them of too, in the management cluster, or the next machine has the old value."
+}
+
 // OriginOf recognises installers by their marks on Nodes, and kubeadm by its ConfigMap as well.
 func OriginOf(nodes []corev1.Node, kubeadm bool) Origin {
 	o := Origin{Distribution: DistributionOf(nodes), ClusterAPI: clusterAPI(nodes)}

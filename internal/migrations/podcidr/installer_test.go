@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -103,4 +104,56 @@ func TestKubeadmIsRead(t *testing.T) {
 	f.Must(server.Update(t.Context(), config))
 	f.Must(f.finish())
 	f.onlyPool(newRange)
+}
+
+// TestClusterAPIIsSeen: what people write into kubeadm's configuration lasts until the control
+// plane, which has another, makes its next machine.
+func TestClusterAPIIsSeen(t *testing.T) {
+	f := setup(t, brief)
+	f.mark(`{"metadata":{"annotations":{"cluster.x-k8s.io/machine":"m-1"}},"spec":{"podCIDR":"10.244.0.0/24","podCIDRs":["10.244.0.0/24"]}}`)
+	config := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm-config"},
+		Data: map[string]string{"ClusterConfiguration": "kind: ClusterConfiguration\nnetworking: {podSubnet: " + newRange + "}\n" +
+			"controllerManager: {extraArgs: [{name: allocate-node-cidrs, value: \"false\"}]}\n"},
+	}
+	f.Must(server.Create(t.Context(), config))
+	t.Cleanup(func() { f.Must(client.IgnoreNotFound(server.Delete(context.Background(), config))) })
+	manager := f.manager("--allocate-node-cidrs=true")
+	f.Deployment("web", 3)
+	f.Must(f.apply())
+
+	guide := ""
+	f.runner.Sink = func(e engine.Event) {
+		f.take(e)
+		guide += e.Guide
+	}
+	f.Fails(f.finish(), manager+" still runs with --allocate-node-cidrs=true")
+	if !strings.Contains(guide, "clusterConfiguration of the KubeadmControlPlane") {
+		t.Errorf("the gate says %q", guide)
+	}
+	if st := f.again(); st.PointOfNoReturnPassed {
+		t.Errorf("status: %+v", st)
+	}
+	f.manager("--allocate-node-cidrs=false")
+	f.Must(f.finish())
+	f.onlyPool(newRange)
+}
+
+// manager is a controller manager that runs with a flag, and the only one.
+func (f *fixture) manager(flag string) string {
+	f.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceSystem, Name: "kube-controller-manager-a", Labels: map[string]string{"component": "kube-controller-manager"},
+		},
+		Spec: corev1.PodSpec{NodeName: "a", HostNetwork: true, Containers: []corev1.Container{{
+			Name: "kube-controller-manager", Image: "i", Command: []string{"kube-controller-manager", flag},
+		}}},
+	}
+	f.Must(client.IgnoreNotFound(server.Delete(f.Context(), p.DeepCopy(), client.GracePeriodSeconds(0))))
+	f.Must(server.Create(f.Context(), p))
+	f.Cleanup(func() { _ = server.Delete(context.Background(), p, client.GracePeriodSeconds(0)) })
+	ready := client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
+	f.Must(server.Status().Patch(f.Context(), p.DeepCopy(), ready))
+	return p.Namespace + "/" + p.Name
 }

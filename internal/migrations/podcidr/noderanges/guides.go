@@ -37,13 +37,13 @@ and leave --cluster-cidr as it is. ` + copiedIn + onward
 	case inventory.K3s, inventory.RKE2:
 		return reason + `on every server, add to /etc/rancher/k3s/config.yaml (RKE2: /etc/rancher/rke2/config.yaml):
   kube-controller-manager-arg: ["allocate-node-cidrs=false"]
-then restart one server after the other: systemctl restart k3s (or rke2-server).` + onward
+then restart one server after the other: systemctl restart k3s (or rke2-server).` + o.OfTemplates() + onward
 	case inventory.KOps:
 		return reason + kOpsOverwrites + onward
 	case inventory.Talos:
 		return reason + `on one control-plane node after the other, patch the machine configuration:
   cluster: {controllerManager: {extraArgs: {allocate-node-cidrs: "false"}}}      (or KubeControllerManagerConfig)
-  talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot` + onward
+  talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot` + o.OfTemplates() + onward
 	}
 	return reason + `restart every kube-controller-manager with --allocate-node-cidrs=false.` + onward
 }
@@ -77,7 +77,7 @@ The pod network has the range in a configuration of its own, too (flannel: Netwo
   cluster-cidr: %s
 then restart one server after the other: systemctl restart k3s (or rke2-server).`,
 			to,
-		) + onward
+		) + o.OfTemplates() + onward
 	case inventory.KOps:
 		return fmt.Sprintf(`set it in the cluster's spec (kops edit cluster), where kOps gives Nodes ranges by itself:
   kubeControllerManager: {clusterCIDR: %s}
@@ -86,7 +86,7 @@ then: kops update cluster --yes && kops rolling-update cluster --instance-group-
 		return fmt.Sprintf(`on one control-plane node after the other, take allocate-node-cidrs out of controllerManager.extraArgs, and set:
   cluster: {network: {podSubnets: [%s]}}      (or KubeNetworkConfig: podSubnets)
   talosctl -n NODE patch machineconfig --patch @FILE --mode no-reboot
-The pod network has the range in a configuration of its own, too (flannel: Network in configmap kube-flannel-cfg).`, to) + onward
+The pod network has the range in a configuration of its own, too (flannel: Network in configmap kube-flannel-cfg).`, to) + o.OfTemplates() + onward
 	}
 	return fmt.Sprintf(`restart every kube-controller-manager with --allocate-node-cidrs=true --cluster-cidr=%s%s.`, to, size) + onward
 }

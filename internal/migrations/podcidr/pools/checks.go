@@ -124,7 +124,7 @@ func networkChecks() []findings.Check[Input] {
 				"it, and whatever reads it takes the wrong addresses for pods. The controller manager does not start " +
 				"again with a range that lacks the nodes' podCIDRs",
 			Fix: "set --allocate-node-cidrs=false on every controller manager, with kubeadm also in controllerManager.extraArgs of ConfigMap " +
-				"kubeadm-config; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
+				"kubeadm-config, with Cluster API of the KubeadmControlPlane instead; leave --cluster-cidr as it is for as long as nodes have a podCIDR of it",
 		},
 		{
 			Code: "RP2305", Severity: findings.Warning, Run: checkTunnels,

@@ -23,17 +23,9 @@ func notYours(o inventory.Origin) string {
 	return ""
 }
 
-// ofMachines is said beside other instructions where Cluster API makes the machines.
-func ofMachines(o inventory.Origin) string {
-	if !o.ClusterAPI || o.Distribution == inventory.Kubeadm {
-		return ""
-	}
-	return "\nCluster API makes the machines: change the objects that it makes them of too, in the management cluster, or the next machine has the old value."
-}
-
 // CertificateGuide has API servers name both addresses of kubernetes.
 func CertificateGuide(o inventory.Origin, old, want netip.Addr) string {
-	end := ofMachines(o) +
+	end := o.OfTemplates() +
 		"\nBoth addresses have to be there: clients use both for now. replumb goes on by itself when it sees them, and finish looks again."
 	switch o.Distribution {
 	case inventory.Kubeadm:
@@ -84,7 +76,7 @@ func KubeletGuide(o inventory.Origin, want string, kept []netip.Addr) string {
 Go on to the next node once the pods of the last one are ready again: before Kubernetes 1.35 a kubelet that starts takes them for unready.
 Change what new nodes are made of as well: launch templates, node classes, images. finish asks every kubelet again, also those that came later.
 Running pods are not touched by this. replumb asks every kubelet and goes on by itself.`
-	end = ofMachines(o) + end
+	end = o.OfTemplates() + end
 	for _, a := range kept {
 		end = fmt.Sprintf("\nA kubelet that names %s as well goes on doing so, in the place that it has.", a) + end
 	}
@@ -141,9 +133,7 @@ go back: replumb rollback.`,
 // APIServerGuide has the whole list; the first range is that of the primary family.
 func APIServerGuide(o inventory.Origin, ranges []netip.Prefix) string {
 	want := FlagText(ranges)
-	end := ofMachines(
-		o,
-	) + "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."
+	end := o.OfTemplates() + "\nOne server at a time, so that the others answer meanwhile. replumb goes on by itself when it sees all of them on it."
 	switch o.Distribution {
 	case inventory.Kubeadm:
 		if o.ClusterAPI {

@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/lab/lab"
+	"github.com/replumb/replumb/lab/traffic"
+)
+
+// TestClusterAPIPods moves the pods of a cluster whose machines Cluster API makes by Calico's pools: there, back, there again and for good. Another
+// worker joins when addresses of tunnels are held and the old pool is about to be disabled, and a third after finish, with a further control plane; all
+// have pods in the new range. At the last gate the KubeadmControlPlane gets the flag that the gate names. The control takes it out again: the
+// controller manager of the next machine does not start.
+func TestClusterAPIPods(t *testing.T) {
+	topology := withCalico("e2e-capi-pods")
+	topology.Installer, topology.Nodes = lab.ByClusterAPI, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	l := bringUp(t, topology)
+	c, k := &clusterAPI{T: t, l: l}, &byThePage{T: t, l: l}
+	c.spreadNameServers()
+	k.tellProxies(oldPods, "10.240.0.0/12") // clients that stay have addresses of it, too
+	m := newPodMove(t, l)
+
+	joined := m.s.during(t, "the first part of the move, while a worker joins", func() {
+		c.killed(m.file, "disable/")
+		c.pool("workers-b", "a", 1)
+		c.await("workers-b", 1)
+	})
+	joined.requireUnharmed(t)
+	must(t, c.refresh())
+	m.apply(t)
+	k.requirePodOn(c.nodeOf("workers-b"), m.to)
+	back := m.s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
+	back.requireUnharmed(t)
+	back.requireHostsConnectOnceMore(t)
+	requireSettledIn(t, l, m.from)
+	m.apply(t)
+
+	finish := m.s.during(t, "finish", func() {
+		o := operator{lab: l, instead: map[string]func(context.Context) error{"gate/installer-moved": c.podsHaveMoved}}
+		attendAs(t, o, 0, "finish", "pods", "--yes")
+	})
+	finish.requireUnharmed(t)
+	must(t, c.refresh())
+	requireSettledIn(t, l, m.to)
+	requireAllAtOnceLoses(t, l)
+	removeNamespaces(t, l, atOnce) // whose clients take the time of others
+
+	c.pool("workers-a-more", "a", 1)
+	must(t, c.replacePlane(t.Context()))
+	c.await("workers-a-more", 1)
+	must(t, c.refresh())
+	k.requireManagerRuns("--cluster-cidr="+newPods, "--allocate-node-cidrs=false")
+	k.requirePodOn(c.nodeOf("workers-a-more"), m.to)
+	k.requirePodOn(l.ControlPlanes()[0], m.to)
+	m.s.endClients(t, l)
+	c.requireManagerRefuses()
+}
+
+// TestClusterAPIInPlace replaces flannel by Calico, on control plane and workers, node by node. A worker joins while one node is switched and others
+// are not, and is switched with these. After finish Cluster API makes another worker, and another control plane: nothing brings the old
+// network back. The control removes one network before the other comes.
+func TestClusterAPIInPlace(t *testing.T) {
+	topology := named("e2e-capi-inplace")
+	topology.Installer, topology.CNI, topology.Nodes = lab.ByClusterAPI, lab.Flannel, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	roomForQuestions(t)
+	l := bringUp(t, topology)
+	c, k := &clusterAPI{T: t, l: l}, &byThePage{T: t, l: l}
+	favourSystem(t, l)
+	c.spreadNameServers()
+	k.tellProxies(oldPods, bothPods)
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 5, LookUp: 5})
+	addMembers(t, l, s, asThemselves)
+	requireCarried(t, s)
+	file := writeSwitch(t, l, v1alpha1.Calico)
+
+	there := s.during(t, "the way there, while a worker joins", func() {
+		c.killed(file, "cordon/node2")
+		c.pool("workers-b", "a", 1)
+		c.await("workers-b", 1)
+		shown(t, l, "apply", "-f", file, "--yes")
+	})
+	there.requireNothingLost(t, traffic.Permitted)
+	must(t, c.refresh())
+	requireAddressesIn(t, l, guardedNamespace, netip.MustParsePrefix(newPods))
+	k.requirePodOn(c.nodeOf("workers-b"), netip.MustParsePrefix(newPods))
+	home := s.during(t, "the way back", func() { shown(t, l, "rollback", toCalico, "--yes") })
+	home.requireNothingLost(t, traffic.Permitted)
+	requireAddressesIn(t, l, guardedNamespace, netip.MustParsePrefix(oldPods))
+	switchForGood(t, l, s, file, toCalico, newPods, "flannel")
+
+	c.pool("workers-a-more", "a", 1)
+	must(t, c.replacePlane(t.Context()))
+	c.await("workers-a-more", 1)
+	must(t, c.refresh())
+	k.requirePodOn(c.nodeOf("workers-a-more"), netip.MustParsePrefix(newPods))
+	k.requirePodOn(l.ControlPlanes()[0], netip.MustParsePrefix(newPods))
+	requireDrainedLoses(t, l, s, v1alpha1.Flannel)
+}
+
+// killed runs apply until a step whose name begins so has begun, and kills it.
+func (c *clusterAPI) killed(file, step string) {
+	c.Helper()
+	o := operator{lab: c.l, killAt: eventOf(engine.StepStarted, step)}
+	args := []string{"apply", "-f", file, "--yes", "-o", "json", "--kubeconfig", c.l.Kubeconfig()}
+	if events, code, _ := o.attend(c.T, command(c.T, "replumb", args...)); code != -1 {
+		logLast(c.T, events)
+		c.Fatalf("apply ended with exit code %d before step %s", code, step)
+	}
+}
+
+// nodeOf is the Node of the only worker of a MachineDeployment.
+func (c *clusterAPI) nodeOf(pool string) string {
+	c.Helper()
+	selector := "cluster.x-k8s.io/deployment-name=" + pool
+	return c.manage("", "get", "machines", "-l", selector, "-o", "jsonpath={.items[0].status.nodeRef.name}")
+}
+
+// withManagerArgs is a patch of the KubeadmControlPlane.
+func withManagerArgs(args string) string {
+	return `{"spec":{"kubeadmConfigSpec":{"clusterConfiguration":{"controllerManager":{"extraArgs":[` + args + `]}}}}}`
+}
+
+// podsHaveMoved does what the gate before the end of a move by pools says.
+func (c *clusterAPI) podsHaveMoved(ctx context.Context) error {
+	if err := c.changePlane(ctx, withManagerArgs(`{"name":"allocate-node-cidrs","value":"false"}`)); err != nil {
+		return err
+	}
+	const edit = "kubectl -n kube-system edit configmap kubeadm-config"
+	k := &byThePage{T: c.T, l: c.l}
+	if err := k.run(ctx, c.l.ControlPlanes()[0], edit, "s,podSubnet: "+oldPods+",podSubnet: "+newPods+","); err != nil {
+		return err
+	}
+	pods := `{"spec":{"clusterNetwork":{"pods":{"cidrBlocks":["` + newPods + `"]}}}}`
+	_, err := c.tryManage(ctx, "patch", "cluster/"+c.l.Topology.Name, "--type=merge", "-p", pods)
+	return err
+}
+
+// requireManagerRefuses is the control: without the flag, the controller manager of the next control plane ends as often as it is started.
+func (c *clusterAPI) requireManagerRefuses() {
+	c.Helper()
+	c.manage("", "patch", c.plane(), "--type=merge", "-p", withManagerArgs(""))
+	eventually(c.T, machinesWithin, func() error {
+		pods, err := c.l.Client().CoreV1().Pods(metav1.NamespaceSystem).List(c.Context(), metav1.ListOptions{LabelSelector: "component=" + controllerManager})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if code := endedAllocating(&pods.Items[i]); code != 0 {
+				c.Logf("control: %s, which gives Nodes ranges, ends with exit code %d", pods.Items[i].Name, code)
+				return nil
+			}
+		}
+		return errors.New("no controller manager has ended")
+	})
+}
