@@ -18,7 +18,7 @@ import (
 )
 
 // joinDeadline bounds the time from a machine's start until its node is Ready.
-const joinDeadline = 2 * time.Minute
+const joinDeadline = 4 * time.Minute
 
 // Joining is what a machine is that joins a lab.
 type Joining struct {

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/lab/lab"
 	"github.com/replumb/replumb/lab/traffic"
+	"github.com/replumb/replumb/lab/workload"
 )
 
 // TestClusterAPIPods moves the pods of a cluster whose machines Cluster API makes by Calico's pools: there, back, there again and for good. Another
@@ -20,47 +23,78 @@ import (
 // controller manager of the next machine does not start.
 func TestClusterAPIPods(t *testing.T) {
 	topology := withCalico("e2e-capi-pods")
-	topology.Installer, topology.Nodes = lab.ByClusterAPI, []lab.ProxyMode{lab.IPTables, lab.IPTables}
+	topology.Installer, topology.Nodes = lab.ByClusterAPI, []lab.ProxyMode{lab.IPTables}
 	l := bringUp(t, topology)
 	c, k := &clusterAPI{T: t, l: l}, &byThePage{T: t, l: l}
 	c.spreadNameServers()
 	k.tellProxies(oldPods, "10.240.0.0/12") // clients that stay have addresses of it, too
-	m := newPodMove(t, l)
+	from, to := l.Topology.PodCIDR, netip.MustParsePrefix(movedTo)
+	s, file := fewUnderTraffic(t, l), writePodMigration(t, "pods", from, to)
+	requirePodsIn(t, l, from)
 
-	joined := m.s.during(t, "the first part of the move, while a worker joins", func() {
-		c.killed(m.file, "disable/")
+	there := s.during(t, "the move, while a worker joins", func() {
+		c.killed(file, "disable/")
 		c.pool("workers-b", "a", 1)
 		c.await("workers-b", 1)
+		shown(t, l, "apply", "-f", file)
 	})
-	joined.requireUnharmed(t)
+	there.requireUnharmed(t)
 	must(t, c.refresh())
-	m.apply(t)
-	k.requirePodOn(c.nodeOf("workers-b"), m.to)
-	back := m.s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
+	requirePodsIn(t, l, to)
+	requireTunnelsIn(t, l, to)
+	k.requirePodOn(c.nodeOf("workers-b"), to)
+	back := s.during(t, "the way back", func() { shown(t, l, "rollback", "pods", "--yes") })
 	back.requireUnharmed(t)
-	back.requireHostsConnectOnceMore(t)
-	requireSettledIn(t, l, m.from)
-	m.apply(t)
+	requireSettledIn(t, l, from)
 
-	finish := m.s.during(t, "finish", func() {
+	again := s.during(t, "the move there again", func() { shown(t, l, "apply", "-f", file) })
+	again.requireUnharmed(t)
+	finish := s.during(t, "finish", func() {
 		o := operator{lab: l, instead: map[string]func(context.Context) error{"gate/installer-moved": c.podsHaveMoved}}
 		attendAs(t, o, 0, "finish", "pods", "--yes")
 	})
 	finish.requireUnharmed(t)
 	must(t, c.refresh())
-	requireSettledIn(t, l, m.to)
+	requireSettledIn(t, l, to)
+	s.watch.Stop()
+	removeNamespaces(t, l, varietyNamespace) // whose clients take the time of others
 	requireAllAtOnceLoses(t, l)
-	removeNamespaces(t, l, atOnce) // whose clients take the time of others
+	removeNamespaces(t, l, atOnce)
 
 	c.pool("workers-a-more", "a", 1)
 	must(t, c.replacePlane(t.Context()))
 	c.await("workers-a-more", 1)
 	must(t, c.refresh())
 	k.requireManagerRuns("--cluster-cidr="+newPods, "--allocate-node-cidrs=false")
-	k.requirePodOn(c.nodeOf("workers-a-more"), m.to)
-	k.requirePodOn(l.ControlPlanes()[0], m.to)
-	m.s.endClients(t, l)
+	k.requirePodOn(c.nodeOf("workers-a-more"), to)
+	k.requirePodOn(l.ControlPlanes()[0], to)
 	c.requireManagerRefuses()
+}
+
+// fewUnderTraffic starts two Services, and clients of them on every node: some stay where they are, with addresses of a pool of their own, and one
+// moves like everything else. A second cluster runs on the same machine, which carries no more.
+func fewUnderTraffic(t *testing.T, l *lab.Lab) *shop {
+	t.Helper()
+	createApart(t, l)
+	front := workload.Echo{Namespace: varietyNamespace, Name: workload.GuestsMay, PartOf: workload.PartOfVariety, Replicas: 2}
+	cart := workload.Echo{Namespace: varietyNamespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 1}
+	objects := slices.Concat([]runtime.Object{workload.Namespace(varietyNamespace)}, front.Objects(), cart.Objects(), workload.Policies(varietyNamespace))
+	callees, err := start(t.Context(), l, varietyNamespace, objects)
+	must(t, err)
+	var staying []traffic.Calls
+	for _, c := range callsOf(varietyNamespace, callees, policyRates()) {
+		staying = append(staying, c.As(c.Labels, map[string]string{poolsAnnotation: `["` + apartPool + `"]`}))
+	}
+	watch, err := traffic.Start(t.Context(), l.Client(), l.NodeNames(), staying...)
+	must(t, err)
+	t.Cleanup(watch.Stop)
+	for _, c := range callsOf(varietyNamespace, callees, podRates()) {
+		c.Client = "moving-" + c.Client
+		must(t, watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), c))
+	}
+	s := &shop{watch: watch, prompt: traffic.OfPods()}
+	s.awaitVerdicts(t)
+	return s
 }
 
 // TestClusterAPIInPlace replaces flannel by Calico, on control plane and workers, node by node. A worker joins while one node is switched and others

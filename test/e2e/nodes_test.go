@@ -184,7 +184,7 @@ func answering(t *testing.T, dir string, handler http.HandlerFunc) *v1alpha1.Act
 		Exec: &v1alpha1.ExecAction{Command: []string{
 			"curl", "--silent", "--show-error", "--fail-with-body", "--unix-socket", socket, "--data", "@-", "http://owner/",
 		}},
-		Timeout: &metav1.Duration{Duration: 5 * time.Minute},
+		Timeout: &metav1.Duration{Duration: 10 * time.Minute},
 	}
 }
 
