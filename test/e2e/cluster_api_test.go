@@ -45,7 +45,7 @@ func TestClusterAPI(t *testing.T) {
 	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch, prompt: traffic.OfPods()}
-	fromInside(t, l, s)
+	fromInside(t, l, s, traffic.Rates{Request: 5, LookUp: 2})
 	must(t, watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 
 	c.await("workers-b", len(topology.Nodes))

@@ -39,7 +39,7 @@ func TestKubeadmNodes(t *testing.T) {
 	must(t, err)
 	t.Cleanup(watch.Stop)
 	s := &shop{watch: watch, prompt: traffic.OfPods()}
-	fromInside(t, l, s)
+	fromInside(t, l, s, traffic.Rates{Request: 5, LookUp: 2})
 	must(t, watch.Await(t.Context(), settled, "a second without failures", traffic.All, traffic.Steady))
 	was, file := l.NodeNames(), workersTo(t, l, "172.30.0.0/24", "172.31.0.0/24")
 

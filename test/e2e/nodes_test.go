@@ -42,20 +42,22 @@ const minOutside = 20_000
 // runbook shows, run where people outside are, whose actions make and end machines. The process is killed on the way. Clients
 // outside call the ingress and the API by name, and clients inside a Service by name and the API. Then the old network is taken
 // away. Nothing may be lost, and etcd must have everything it had.
-func TestNodesMove(t *testing.T) { moveAllNodes(t, twoNetworks("e2e-vpc")) }
+func TestNodesMove(t *testing.T) {
+	moveAllNodes(t, twoNetworks("e2e-vpc"), traffic.Rates{Request: 5, LookUp: 2})
+}
 
 // TestKubeadmControlPlanes does so in a cluster that kubeadm has made, where machines join by the command that it prints.
 func TestKubeadmControlPlanes(t *testing.T) {
 	topology := twoNetworks("e2e-kubeadm-vpc")
 	topology.Installer, topology.Nodes = lab.Kubeadm, []lab.ProxyMode{lab.IPTables, lab.IPTables}
-	moveAllNodes(t, topology)
+	moveAllNodes(t, topology, traffic.Rates{Request: 2, LookUp: 1}) // beside kubelets on control planes two processors carry no more
 }
 
-func moveAllNodes(t *testing.T, topology lab.Topology) {
+func moveAllNodes(t *testing.T, topology lab.Topology, inside traffic.Rates) {
 	t.Helper()
 	l := bringUp(t, topology)
 	s := fromOutside(t, l)
-	fromInside(t, l, s)
+	fromInside(t, l, s, inside)
 	o := &owner{t: t, lab: l}
 	file := o.file()
 
@@ -126,13 +128,12 @@ func (o *owner) members() map[string]uint64 {
 }
 
 // fromInside has clients on all nodes, which move with them, call a Service and the API.
-func fromInside(t *testing.T, l *lab.Lab, s *shop) {
+func fromInside(t *testing.T, l *lab.Lab, s *shop, rates traffic.Rates) {
 	t.Helper()
 	const callers = "inside"
 	if _, err := start(t.Context(), l, callers, []runtime.Object{workload.Namespace(callers)}); err != nil {
 		t.Fatal(err)
 	}
-	rates := traffic.Rates{Request: 5, LookUp: 2}
 	svc, err := l.Client().CoreV1().Services(metav1.NamespaceDefault).Get(t.Context(), "kubernetes", metav1.GetOptions{})
 	must(t, err)
 	echo := workload.Echo{Namespace: callers, Name: "cart", PartOf: "inside", Replicas: 3}
