@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -36,7 +37,8 @@ type controlPlaneView struct{ *Inventory }
 func (s *Inventory) ControlPlane() controlPlaneView { return controlPlaneView{s} }
 
 // Old are the nodes of the control plane to be replaced, in their order, the leader last: those
-// with members in the old network now or before. With an external etcd they go by Nodes.
+// with members in the old network now or before. With an external etcd they go by Nodes. A run that
+// is taken up ends first what it has begun, whoever leads by then: two would be between both.
 func (s controlPlaneView) Old() []ControlPlaneNode {
 	byName := map[string]*ControlPlaneNode{}
 	var names []string
@@ -57,7 +59,16 @@ func (s controlPlaneView) Old() []ControlPlaneNode {
 	for _, name := range names {
 		out = append(out, *byName[name])
 	}
+	slices.SortStableFunc(out, func(a, b ControlPlaneNode) int { return cmp.Compare(a.turn(), b.turn()) })
 	return out
+}
+
+// turn is zero for nodes that are begun with, and one for others.
+func (c *ControlPlaneNode) turn() int {
+	if c.Stage() == StageServing {
+		return 1
+	}
+	return 0
 }
 
 // addMembers adds those of the old network that are not recorded yet, and sorts the names.
