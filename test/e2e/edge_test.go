@@ -43,7 +43,7 @@ func TestEdge(t *testing.T) {
 	t.Cleanup(func() { logIngress(t, l) }) // before the lab goes
 	requireNamesLeadToBalancer(t, l, "a")
 	requireUpdates(t, l)
-	s := fromOutside(t, l)
+	s := fromOutside(t, l, outsideRates())
 
 	lived := s.during(t, "a node and a control plane joining", func() {
 		joinOther(t, l, "b")
@@ -194,7 +194,7 @@ func requireUpdates(t *testing.T, l *lab.Lab) {
 }
 
 // fromOutside starts a Service with a pod on each node, and calls it through the ingress, the ingress itself and the API.
-func fromOutside(t *testing.T, l *lab.Lab) *shop {
+func fromOutside(t *testing.T, l *lab.Lab, rates traffic.Rates) *shop {
 	t.Helper()
 	front := workload.Echo{Namespace: shopNamespace, Name: "front", PartOf: "shop", Replicas: 2}
 	objects := append(front.Objects(), workload.Namespace(shopNamespace))
@@ -211,10 +211,13 @@ func fromOutside(t *testing.T, l *lab.Lab) *shop {
 	outpost := traffic.Outpost{
 		Name: edge.Bastion.Machine, Command: m.Command, Client: edge.Bastion.Client, Token: edge.Bastion.Token, CA: edge.Bastion.CA,
 	}
-	calls := traffic.CallEdge(outpost, edge.Ingress, edge.API, traffic.Rates{Request: 20, LookUp: 10}, "/", "/"+shopNamespace+"/front/")
+	calls := traffic.CallEdge(outpost, edge.Ingress, edge.API, rates, "/", "/"+shopNamespace+"/front/")
 	must(t, watch.AddOutside(t.Context(), outpost, calls))
 	return &shop{watch: watch}
 }
+
+// outsideRates are those of clients outside where the cluster leaves them the time.
+func outsideRates() traffic.Rates { return traffic.Rates{Request: 20, LookUp: 10} }
 
 // joinOther has a worker join in the first network, in which no pod of the ingress is left to be had, and a worker and a
 // control plane in another. It returns when both serve by all balancers that ask them.
