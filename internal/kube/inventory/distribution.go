@@ -51,8 +51,8 @@ type Origin struct {
 	ClusterAPI bool
 }
 
-// OfTemplates is said beside an instruction for machines that Cluster API makes of templates; empty, where the
-// instruction itself is about these, or machines are made otherwise.
+// OfTemplates is said beside an instruction for machines that Cluster API makes of templates;
+// empty, where the instruction itself is about these, or machines are made otherwise.
 func (o Origin) OfTemplates() string {
 	if !o.ClusterAPI || o.Distribution == Kubeadm {
 		return ""

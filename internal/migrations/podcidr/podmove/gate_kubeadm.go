@@ -64,8 +64,9 @@ func kubeadmMoved(ctx context.Context, c *cluster.Cluster, spec Spec, o inventor
 	return nil
 }
 
-// managersDoNotAllocate holds once controller managers run as the configuration says. Control planes of Cluster API put
-// their own into it when they make a machine, so that what people write there does not last.
+// managersDoNotAllocate holds once controller managers run as the configuration says. Control
+// planes of Cluster API put their own into it when they make a machine, so that what people write
+// there does not last.
 func managersDoNotAllocate(ctx context.Context, c *cluster.Cluster, name string) error {
 	pods, err := controlplane.ControllerManager.Pods(ctx, c)
 	if err != nil {

@@ -35,9 +35,10 @@ func movedGuide(o inventory.Origin, to, left string) string {
 // editKubeadmConfig is how people change what kubeadm keeps in the cluster.
 const editKubeadmConfig = "  kubectl -n kube-system edit configmap kubeadm-config"
 
-// clusterAPIMovedGuide has the flag before the range: control planes overwrite controllerManager of kubeadm's
-// configuration with their own, and leave networking alone (UpdateControllerManagerInKubeadmConfigMap in
-// kubernetes-sigs/cluster-api controlplane/kubeadm/internal).
+// clusterAPIMovedGuide has the flag before the range: control planes overwrite controllerManager of
+// kubeadm's configuration with their own, and leave networking alone
+// (UpdateControllerManagerInKubeadmConfigMap in kubernetes-sigs/cluster-api
+// controlplane/kubeadm/internal).
 func clusterAPIMovedGuide(to, left string) string {
 	flag := ""
 	if left != "" {
