@@ -63,6 +63,7 @@ func TestKubeadmControlPlane(t *testing.T) {
 	topology := twoNetworks("e2e-kubeadm-vpc")
 	topology.Installer, topology.ControlPlanes, topology.Nodes = lab.Kubeadm, 1, []lab.ProxyMode{lab.IPTables, lab.IPTables}
 	l := bringUp(t, topology)
+	favourSystem(t, l)
 	s := fromOutside(t, l, traffic.Rates{Request: 5, LookUp: 2})
 	fromInside(t, l, s, traffic.Rates{Request: 2, LookUp: 1})
 	o := &owner{t: t, lab: l}
