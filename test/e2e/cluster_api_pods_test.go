@@ -118,14 +118,14 @@ func (c *clusterAPI) nodeOf(pool string) string {
 	return c.manage("", "get", "machines", "-l", selector, "-o", "jsonpath={.items[0].status.nodeRef.name}")
 }
 
-// withManagerArgs is a patch of the KubeadmControlPlane.
-func withManagerArgs(args string) string {
-	return `{"spec":{"kubeadmConfigSpec":{"clusterConfiguration":{"controllerManager":{"extraArgs":[` + args + `]}}}}}`
+// withManager is a patch of the KubeadmControlPlane.
+func withManager(controllerManager string) string {
+	return `{"spec":{"kubeadmConfigSpec":{"clusterConfiguration":{"controllerManager":` + controllerManager + `}}}}`
 }
 
 // podsHaveMoved does what the gate before the end of a move by pools says.
 func (c *clusterAPI) podsHaveMoved(ctx context.Context) error {
-	if err := c.changePlane(ctx, withManagerArgs(`{"name":"allocate-node-cidrs","value":"false"}`)); err != nil {
+	if err := c.changePlane(ctx, withManager(`{"extraArgs":[{"name":"allocate-node-cidrs","value":"false"}]}`)); err != nil {
 		return err
 	}
 	const edit = "kubectl -n kube-system edit configmap kubeadm-config"
@@ -141,7 +141,7 @@ func (c *clusterAPI) podsHaveMoved(ctx context.Context) error {
 // requireManagerRefuses is the control: without the flag, the controller manager of the next control plane ends as often as it is started.
 func (c *clusterAPI) requireManagerRefuses() {
 	c.Helper()
-	c.manage("", "patch", c.plane(), "--type=merge", "-p", withManagerArgs(""))
+	c.manage("", "patch", c.plane(), "--type=merge", "-p", withManager("null"))
 	eventually(c.T, machinesWithin, func() error {
 		pods, err := c.l.Client().CoreV1().Pods(metav1.NamespaceSystem).List(c.Context(), metav1.ListOptions{LabelSelector: "component=" + controllerManager})
 		if err != nil {

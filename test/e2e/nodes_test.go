@@ -56,27 +56,6 @@ func TestNodesMove(t *testing.T) {
 	requireDeletedNodeLoses(t, l, fromOutside(t, l, outsideRates()))
 }
 
-// TestKubeadmControlPlane does so in a cluster that kubeadm has made, with one control plane, which is a node as well and joins by the command that
-// kubeadm prints. API servers of kubeadm end without a delay, so clients inside may be led to the old one for a moment: its calls are counted
-// apart. Nobody else loses anything.
-func TestKubeadmControlPlane(t *testing.T) {
-	topology := twoNetworks("e2e-kubeadm-vpc")
-	topology.Installer, topology.ControlPlanes, topology.Nodes = lab.Kubeadm, 1, []lab.ProxyMode{lab.IPTables, lab.IPTables}
-	l := bringUp(t, topology)
-	favourSystem(t, l)
-	s := fromOutside(t, l, traffic.Rates{Request: 5, LookUp: 2})
-	fromInside(t, l, s, traffic.Rates{Request: 2, LookUp: 1})
-	o := &owner{t: t, lab: l}
-	moved := o.moveAll(s)
-	moved.requireNothingLost(t, butAPI)
-	moved.requireAPIAwayFor(t, 2, 0) // one joins before the other ends
-	moved.requireMany(t, minOutside/4)
-	o.requireMoved()
-	o.requireEverything()
-	s.watch.Stop()
-	requireDeletedNodeLoses(t, l, fromOutside(t, l, outsideRates()))
-}
-
 // moveAll moves all nodes by the example's file, killed on the way, finishes, and takes the old network away.
 func (o *owner) moveAll(s *shop) span {
 	o.t.Helper()

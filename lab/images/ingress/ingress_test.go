@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +71,19 @@ func TestLeadsToServices(t *testing.T) {
 		status, body := get(t, ingress.URL+tt.path)
 		if status != tt.status || (tt.body != "" && body != tt.body) || asked != tt.asked {
 			t.Errorf("%s: %d %q by way of %q, want %d %q by way of %q", tt.path, status, body, asked, tt.status, tt.body, tt.asked)
+		}
+	}
+}
+
+func TestTells(t *testing.T) {
+	for want, err := range map[int]error{
+		http.StatusBadGateway:     &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+		http.StatusGatewayTimeout: &net.OpError{Op: "dial", Err: &net.DNSError{Err: "i/o timeout", Name: "front.shop.svc", IsTimeout: true}},
+	} {
+		got := httptest.NewRecorder()
+		tell(got, httptest.NewRequest(http.MethodGet, "/shop/front", nil), err)
+		if got.Code != want || !strings.Contains(got.Body.String(), err.Error()) {
+			t.Errorf("of %v it says %d %q, want %d", err, got.Code, got.Body, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,8 +15,9 @@ import (
 	"github.com/replumb/replumb/internal/verify/probe"
 )
 
-// dialTimeout is how long a Service may take to accept a connection before the caller is told that it did not.
-const dialTimeout = 2 * time.Second
+// dialTimeout is how long a Service may take to be looked up and to accept a connection before the caller is told that it did not: less than callers
+// wait, and time for a resolver and for TCP to send again what was lost once, which is a late answer as for callers inside.
+const dialTimeout = 4 * time.Second
 
 // inCluster is where a Service is found whose port is not said.
 func inCluster(namespace, service string) string { return serviceHost(namespace, service, "80") }
@@ -66,7 +68,7 @@ func (p *proxy) handler() http.Handler {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		forward := &httputil.ReverseProxy{Transport: to, Rewrite: func(r *httputil.ProxyRequest) {
+		forward := &httputil.ReverseProxy{Transport: to, ErrorHandler: tell, Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", host, r.In.Host
 			r.SetXForwarded()
 		}}
@@ -74,12 +76,23 @@ func (p *proxy) handler() http.Handler {
 	})
 }
 
+// tell says whether a Service refused or did not answer in time (RFC 9110, sections 15.6.3 and 15.6.5).
+func tell(w http.ResponseWriter, r *http.Request, err error) {
+	slog.ErrorContext(r.Context(), "ask a Service", "path", r.URL.Path, "error", err)
+	status := http.StatusBadGateway
+	var failed net.Error
+	if errors.As(err, &failed) && failed.Timeout() {
+		status = http.StatusGatewayTimeout
+	}
+	http.Error(w, err.Error(), status)
+}
+
 const healthPath = "/healthz"
 
 // others answers what no Ingress is about: how this is, who this is, and Services by their names in the path.
 func (p *proxy) others(to http.RoundTripper) http.Handler {
 	forward := &httputil.ReverseProxy{
-		Transport: to,
+		Transport: to, ErrorHandler: tell,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			host := p.byPath(r.In.PathValue("namespace"), r.In.PathValue("service"))
 			r.Out.URL = &url.URL{Scheme: "http", Host: host, Path: "/" + r.In.PathValue("rest"), RawQuery: r.In.URL.RawQuery}
