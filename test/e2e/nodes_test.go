@@ -457,7 +457,7 @@ func contentsAt(ctx context.Context, client *clientv3.Client, revision int64) (c
 	}
 }
 
-// requireEverything fails the test unless etcd's members are three, and have what the old ones had at a revision before the last
+// requireEverything fails the test unless etcd has a member for each control plane, which have what the old ones had at a revision before the last
 // of them went.
 func (o *owner) requireEverything() {
 	t := o.t
@@ -471,8 +471,8 @@ func (o *owner) requireEverything() {
 			learners++
 		}
 	}
-	if len(members.Members) != 3 || learners > 0 {
-		t.Errorf("members of etcd: %v", members.Members)
+	if want := o.lab.Topology.ControlPlanes; len(members.Members) != want || learners > 0 {
+		t.Errorf("etcd has the members %v, want %d that vote", members.Members, want)
 	}
 	has, err := contentsAt(t.Context(), client, o.had.revision)
 	must(t, err)
