@@ -33,7 +33,11 @@ func TestMadeByClusterAPI(t *testing.T) {
 			t.Errorf("another machine by hand: %v", err)
 		}
 	}
-	topology.CNI = HostLocal
+	topology.Name = "sixteen-letters1"
+	if err := topology.Validate(); err == nil || !strings.Contains(err.Error(), "up to 15") {
+		t.Errorf("with a name of 16 letters it is %v", err)
+	}
+	topology.Name, topology.CNI = "lab", HostLocal
 	if err := topology.Validate(); err == nil || !strings.Contains(err.Error(), "made by Cluster API has flannel or Calico") {
 		t.Errorf("without a network of pods it is %v", err)
 	}

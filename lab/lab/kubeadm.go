@@ -77,6 +77,11 @@ func (t Topology) validateInstaller() error {
 		return invalid("a cluster made by Cluster API has flannel or Calico", "use --cni calico, or flannel")
 	case !slices.Contains([]CNI{HostLocal, Flannel, Calico, Cilium}, t.CNI):
 		return invalid("a cluster made by kubeadm has host-local, flannel, Calico or Cilium", "use --cni flannel, calico or cilium, or leave it out")
+	case t.byClusterAPI() && !validName.MatchString(ManagementOf(t.Name)):
+		return &InvalidError{
+			"name", fmt.Sprintf("%q leaves no room for the lab that makes its machines, %s", t.Name, ManagementOf(t.Name)),
+			"use up to 15 lower-case letters, digits and dashes",
+		}
 	case t.Beside != "" || t.ProxyPods:
 		return invalid("a cluster made by kubeadm has the proxies of kubeadm, and one network of pods", "leave --beside and --proxy-pods out")
 	case t.byClusterAPI() && (t.Edge || len(t.With) > 0):

@@ -13,7 +13,7 @@ import (
 // another is not, and is switched with it; then back, and for good. After finish Cluster API makes another worker and another control plane, which
 // have the new network alone. The control removes one network before the other comes.
 func TestClusterAPIInPlace(t *testing.T) {
-	topology := named("e2e-capi-inplace")
+	topology := named("e2e-capi-cni")
 	topology.Installer, topology.CNI, topology.Nodes = lab.ByClusterAPI, lab.Flannel, []lab.ProxyMode{lab.IPTables}
 	roomForQuestions(t)
 	l := bringUp(t, topology)

@@ -129,7 +129,7 @@ func (o *owner) members() map[string]uint64 {
 // fromInside has clients on all nodes, which move with them, call a Service and the API.
 func fromInside(t *testing.T, l *lab.Lab, s *shop, rates traffic.Rates) {
 	t.Helper()
-	const callers = "inside"
+	const callers = insideNamespace
 	if _, err := start(t.Context(), l, callers, []runtime.Object{workload.Namespace(callers)}); err != nil {
 		t.Fatal(err)
 	}
@@ -142,6 +142,9 @@ func fromInside(t *testing.T, l *lab.Lab, s *shop, rates traffic.Rates) {
 		must(t, s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), calls))
 	}
 }
+
+// insideNamespace has clients inside, and what they call.
+const insideNamespace = "inside"
 
 // owner is who owns the machines: replumb calls it by a socket, and it acts as a cloud does.
 type owner struct {
