@@ -94,13 +94,14 @@ func workersTo(t *testing.T, l *lab.Lab, from, to string) string {
 }
 
 // TestKubeadmControlPlane moves two workers and the only control plane, which is a node as well and joins by the command that kubeadm prints, to
-// another network, as TestNodesMove does. API servers of kubeadm end without a delay, so clients inside may be led to the old one for a moment: its
-// calls are counted apart. Nobody else loses anything.
+// another network, as TestNodesMove does, after what the page says of API servers that are to end. Calls of API servers are counted apart, but
+// those from outside: where nodes are slow to lead elsewhere, one is refused for a moment. Nobody else loses anything.
 func TestKubeadmControlPlane(t *testing.T) {
 	topology := twoNetworks("e2e-kubeadm-vpc")
 	topology.Installer, topology.ControlPlanes, topology.Nodes = lab.Kubeadm, 1, []lab.ProxyMode{lab.IPTables, lab.IPTables}
 	l := bringUp(t, topology)
 	favourSystem(t, l)
+	(&byThePage{T: t, l: l}).endServersLater()
 	s := fromOutside(t, l, traffic.Rates{Request: 5, LookUp: 2})
 	fromInside(t, l, s, traffic.Rates{Request: 2, LookUp: 1})
 	serveLonger(t, l)
@@ -114,6 +115,17 @@ func TestKubeadmControlPlane(t *testing.T) {
 	o.requireEverything()
 	s.watch.Stop()
 	requireDeletedNodeLoses(t, l, fromOutside(t, l, outsideRates()))
+}
+
+// endServersLater has API servers go on answering while they end, and those that join.
+func (k *byThePage) endServersLater() {
+	k.Helper()
+	const edit = "kubectl -n kube-system edit configmap kubeadm-config"
+	const extra = `s/^\( *\)certSANs:$/\1extraArgs:\n\1- name: shutdown-delay-duration\n\1  value: 20s\n&/`
+	must(k.T, k.run(k.Context(), k.l.ControlPlanes()[0], edit, extra))
+	for _, on := range k.l.ControlPlanes() {
+		must(k.T, k.run(k.Context(), on, k.blocks("## Nodes")[0], ""))
+	}
 }
 
 // serveLonger has pods go on serving for 20 seconds when they are to end. Kube-proxies that are pods themselves led to a pod that was evicted for up to
