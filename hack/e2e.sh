@@ -37,7 +37,7 @@ own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesB
 cilium-then basic,cilium,flannel ./e2e -run ^TestCiliumThenServices$
 cilium-flux basic,cilium,source-controller,kustomize-controller,registry ./e2e -run ^TestFluxBehindCilium$
 kubeadm     basic,kubeadm,cilium,flannel,registry,certmanager ./e2e -timeout 240m -run ^TestKubeadm
-cluster-api basic,kubeadm,flannel,cluster-api,cluster-api-bootstrap,cluster-api-control-plane ./e2e -timeout 180m -run ^TestClusterAPI
+cluster-api basic,kubeadm,cluster-api,cluster-api-bootstrap,cluster-api-control-plane ./e2e -timeout 180m -run ^TestClusterAPI
 kube-proxy  plain                ./e2e -run ^TestProxy(Mode|Program)$
 nodes       basic                ./e2e -run ^TestNode(sMove|sReplace|Removal)$
 mirror      basic,flannel,registry,certmanager ./e2e -run ^TestMirror$
