@@ -128,8 +128,8 @@ func (k *byThePage) endServersLater() {
 	}
 }
 
-// serveLonger has pods go on serving for 20 seconds when they are to end. Kube-proxies that are pods themselves led to a pod that was evicted for up to
-// 13 seconds on two processors, on which others took 20 to start: one that serves for eight, as elsewhere, has ended by then.
+// serveLonger has pods go on serving for 20 seconds when they are to end, instead of eight. On two processors, on which others took 20 to start,
+// kube-proxies that are pods themselves were seen without a pod that was evicted only seconds later, the last after 13.
 func serveLonger(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for _, each := range []struct{ deployment, variable, namespace string }{

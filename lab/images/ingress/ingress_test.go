@@ -75,13 +75,13 @@ func TestLeadsToServices(t *testing.T) {
 	}
 }
 
-func TestTells(t *testing.T) {
+func TestAnswersFailures(t *testing.T) {
 	for want, err := range map[int]error{
 		http.StatusBadGateway:     &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
 		http.StatusGatewayTimeout: &net.OpError{Op: "dial", Err: &net.DNSError{Err: "i/o timeout", Name: "front.shop.svc", IsTimeout: true}},
 	} {
 		got := httptest.NewRecorder()
-		tell(got, httptest.NewRequest(http.MethodGet, "/shop/front", nil), err)
+		answerFailure(got, httptest.NewRequest(http.MethodGet, "/shop/front", nil), err)
 		if got.Code != want || !strings.Contains(got.Body.String(), err.Error()) {
 			t.Errorf("of %v it says %d %q, want %d", err, got.Code, got.Body, want)
 		}

@@ -68,7 +68,7 @@ func (p *proxy) handler() http.Handler {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		forward := &httputil.ReverseProxy{Transport: to, ErrorHandler: tell, Rewrite: func(r *httputil.ProxyRequest) {
+		forward := &httputil.ReverseProxy{Transport: to, ErrorHandler: answerFailure, Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", host, r.In.Host
 			r.SetXForwarded()
 		}}
@@ -76,8 +76,8 @@ func (p *proxy) handler() http.Handler {
 	})
 }
 
-// tell says whether a Service refused or did not answer in time (RFC 9110, sections 15.6.3 and 15.6.5).
-func tell(w http.ResponseWriter, r *http.Request, err error) {
+// answerFailure says whether a Service refused or did not answer in time (RFC 9110, sections 15.6.3 and 15.6.5).
+func answerFailure(w http.ResponseWriter, r *http.Request, err error) {
 	slog.ErrorContext(r.Context(), "ask a Service", "path", r.URL.Path, "error", err)
 	status := http.StatusBadGateway
 	var failed net.Error
@@ -92,7 +92,7 @@ const healthPath = "/healthz"
 // others answers what no Ingress is about: how this is, who this is, and Services by their names in the path.
 func (p *proxy) others(to http.RoundTripper) http.Handler {
 	forward := &httputil.ReverseProxy{
-		Transport: to, ErrorHandler: tell,
+		Transport: to, ErrorHandler: answerFailure,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			host := p.byPath(r.In.PathValue("namespace"), r.In.PathValue("service"))
 			r.Out.URL = &url.URL{Scheme: "http", Host: host, Path: "/" + r.In.PathValue("rest"), RawQuery: r.In.URL.RawQuery}
