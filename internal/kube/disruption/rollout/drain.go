@@ -46,7 +46,8 @@ type Leaving struct {
 // and those of DaemonSets that tolerate its taints. A pod is evicted while its owner has all the
 // pods it wants, so that the next one goes when the one before is ready elsewhere. A pod that
 // cannot be scheduled before this node returns goes if another one is ready. A Deployment with a
-// single pod is restarted by rollout instead.
+// single pod is restarted by rollout instead. One of a DaemonSet goes while those on other nodes
+// are ready.
 //
 // The step depends on nothing but what is on the node. It gives up when no pod has left for the
 // Timeout.

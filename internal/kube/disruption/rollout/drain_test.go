@@ -177,6 +177,58 @@ func TestDrainLeavesWhatStays(t *testing.T) {
 	f.must(<-ended)
 }
 
+// TestDrainKeepsTheLastOfADaemonSet: its pod on the node before is still starting. One that is
+// broken for long holds nothing up while another one is ready.
+func TestDrainKeepsTheLastOfADaemonSet(t *testing.T) {
+	f := setup(t)
+	const node = "after-another"
+	set := &appsv1.DaemonSet{ObjectMeta: f.meta("everywhere"), Spec: appsv1.DaemonSetSpec{Selector: selector(), Template: template()}}
+	f.must(f.Create(t.Context(), set))
+	owner := controlledBy(KindDaemonSet, set)
+	for name, taints := range map[string][]corev1.Taint{
+		node: {closing()}, "before": {{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}}, "broken": nil,
+		"apart": {{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}},
+	} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		f.must(f.Create(t.Context(), n))
+		n.Spec.Taints = taints // without that of a node that is not ready yet
+		f.must(f.Update(t.Context(), n))
+		t.Cleanup(func() { f.must(f.Delete(context.WithoutCancel(t.Context()), n)) })
+	}
+	ready := func(p *corev1.Pod, is corev1.ConditionStatus) {
+		t.Helper()
+		p.Status.Conditions[0].Status = is
+		f.must(f.Status().Update(t.Context(), p))
+	}
+	here := f.on(node, "everywhere-here", nil, owner)
+	before, broken := f.on("before", "everywhere-before", nil, owner), f.on("broken", "everywhere-broken", nil, owner)
+	ready(before, corev1.ConditionFalse)
+	ready(broken, corev1.ConditionFalse)
+
+	tools, later := f.tools, time.Duration(0)
+	tools.Timeout, tools.Now = time.Minute, func() time.Time { return time.Now().Add(later) }
+	ctx, stop := context.WithCancel(t.Context())
+	ended := f.start(ctx, tools.Drain(Leaving{Node: node, Taint: closing()}))
+	f.waiting("has 0 of 2 pods ready on other nodes")
+	stop()
+	<-ended
+	f.must(f.Get(t.Context(), client.ObjectKeyFromObject(here), here))
+	if here.DeletionTimestamp != nil {
+		t.Error("the only pod that is ready was sent away")
+	}
+	ready(before, corev1.ConditionTrue)
+	ctx, stop = context.WithCancel(t.Context())
+	ended = f.start(ctx, tools.Drain(Leaving{Node: node, Taint: closing()}))
+	f.waiting("has 1 of 2 pods ready on other nodes")
+	stop()
+	<-ended
+	later = time.Hour
+	ended = f.start(t.Context(), tools.Drain(Leaving{Node: node, Taint: closing()}))
+	f.waiting("everywhere-here has not ended yet")
+	f.remove(here)
+	f.must(<-ended)
+}
+
 func TestDrainRestartsSingles(t *testing.T) {
 	f := setup(t)
 	const node = "single"
@@ -202,8 +254,8 @@ func TestDrainRestartsSingles(t *testing.T) {
 	f.must(<-ended)
 }
 
-// TestDrainRestartsSinglesAgain empties the node that the pod of an earlier restart has come to: of
-// that restart the template has the time in full, and the pod the second.
+// TestDrainRestartsSinglesAgain empties the node that the pod of an earlier restart has come to:
+// of that restart the template has the time in full, and the pod the second.
 func TestDrainRestartsSinglesAgain(t *testing.T) {
 	f := setup(t)
 	const node = "again"

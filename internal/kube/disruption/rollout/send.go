@@ -156,6 +156,9 @@ func (s *drainStep) single(ctx context.Context, p *corev1.Pod, ref *metav1.Owner
 
 // whole returns nil if the owner of a pod can do without it.
 func (s *drainStep) whole(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference, d demand, in *turn) error {
+	if ref.Kind == KindDaemonSet {
+		return s.elsewhere(ctx, p, ref)
+	}
 	if in == nil || !d.known {
 		ready, stuck, err := s.count(ctx, p, ref, d)
 		if err != nil || enough(p, d, ready, stuck) {
