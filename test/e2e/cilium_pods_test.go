@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,13 +32,14 @@ func ciliumConfigKey() client.ObjectKey {
 }
 
 // TestCiliumPods moves the pods of a cluster with Cilium node by node: there, killed three times, back, there again, and finish. Ranges of
-// nodes are of Cilium's operator, over tunnels and with native routing, or of Nodes. Clients on the nodes' own network and in pods that move
+// nodes are of Cilium's operator, over tunnels, with native routing, and of a CiliumPodIPPool, or of Nodes. Clients on the nodes' own network and in pods that move
 // call Services throughout, and what policies forbid stays so. The control is what upstream advises: another pool, and every CiliumNode, agent
 // and pod at once.
 func TestCiliumPods(t *testing.T) {
 	native := map[string]string{ciliumipam.RoutingKey: "native", ciliumipam.DirectKey: "true", ciliumipam.NativeKey: bothPods}
 	byNodes := maps.Clone(native)
 	byNodes[ciliumipam.ModeKey] = ciliumipam.Kubernetes
+	ofPools := map[string]string{ciliumipam.ModeKey: ciliumipam.MultiPool, "enable-bpf-masquerade": "true"}
 	for _, tt := range []struct {
 		topology lab.Topology
 		// config is set before anything is called.
@@ -56,32 +58,63 @@ func TestCiliumPods(t *testing.T) {
 			topology: withCilium("e2e-cilium-nodes", lab.IPTables, lab.NFTables), config: byNodes,
 			killed: []string{"drain/node1", "switch/node1", "agent/node2"},
 		},
+		{
+			topology: withCilium("e2e-cilium-multi", lab.NoProxy, lab.NoProxy), config: ofPools,
+			killed: []string{"pool/operator", "lead/node1", "agent/node2"},
+		},
 	} {
 		t.Run(tt.topology.Name, func(t *testing.T) {
 			l := bringUp(t, tt.topology)
 			if tt.config != nil {
-				must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
+				if !slices.Contains(tt.topology.Nodes, lab.NoProxy) {
+					must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
+				}
+				makePool(t, l, tt.config)
 				configureCilium(t, l, tt.config)
 				restartCilium(t, l)
+				forgetFormerRanges(t, l, tt.config)
 			}
-			pooled := tt.config[ciliumipam.ModeKey] == ""
-			m := ciliumMove{l: l, s: ciliumUnderTraffic(t, l), file: writeNodes(t), pooled: pooled}
+			mode := cmp.Or(tt.config[ciliumipam.ModeKey], ciliumipam.ClusterPool)
+			m := ciliumMove{l: l, s: ciliumUnderTraffic(t, l), file: writeNodes(t), mode: mode}
 			m.run(t, tt.killed)
-			if pooled {
-				requireUpstreamLoses(t, l, m.s)
-			} else {
+			if mode == ciliumipam.Kubernetes {
 				requireDeletingLoses(t, l, m.s)
+			} else {
+				requireUpstreamLoses(t, l, m.s, mode)
 			}
 		})
 	}
 }
 
-// ciliumMove is a migration of the pods of a lab with Cilium; pooled says that ranges of nodes are of its operator.
+// ciliumMove is a migration of the pods of a lab with Cilium, by its mode of IPAM.
 type ciliumMove struct {
-	l      *lab.Lab
-	s      *shop
-	file   string
-	pooled bool
+	l    *lab.Lab
+	s    *shop
+	file string
+	mode string
+}
+
+// poolOf is the pool of which nodes have their ranges; empty unless there are several.
+func poolOf(mode string) string {
+	if mode == ciliumipam.MultiPool {
+		return "default"
+	}
+	return ""
+}
+
+// makePool makes the pool of which nodes get their ranges, if there can be several: so small ones that a node needs more than one.
+func makePool(t *testing.T, l *lab.Lab, config map[string]string) {
+	t.Helper()
+	name := poolOf(config[ciliumipam.ModeKey])
+	if name == "" {
+		return
+	}
+	pool := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"ipv4": map[string]any{"cidrs": []any{oldPods}, "maskSize": int64(27)},
+	}}}
+	pool.SetGroupVersionKind(ciliumipam.PoolKind())
+	pool.SetName(name)
+	must(t, clusterClient(t, l).Create(t.Context(), pool))
 }
 
 func (m ciliumMove) run(t *testing.T, killed []string) {
@@ -113,6 +146,20 @@ func (m ciliumMove) run(t *testing.T, killed []string) {
 	m.requireIn(t, to)
 	requireNoTrace(t, m.l)
 	requireVerdictsAreThePolicies(t, m.l, m.s, varietyNamespace)
+}
+
+// forgetFormerRanges takes out of CiliumNodes what agents have left there that had no pools.
+func forgetFormerRanges(t *testing.T, l *lab.Lab, config map[string]string) {
+	t.Helper()
+	if poolOf(config[ciliumipam.ModeKey]) == "" {
+		return
+	}
+	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, l), "")
+	must(t, err)
+	for _, n := range nodes {
+		patch := []byte(`{"spec":{"ipam":{"podCIDRs":null}}}`)
+		must(t, clusterClient(t, l).Patch(t.Context(), n.Object(), client.RawPatch(types.MergePatchType, patch)))
+	}
 }
 
 // restartCilium has operator and agents read their configuration again, and pods that there are already get addresses by it.
@@ -176,8 +223,8 @@ func TestCiliumReturns(t *testing.T) {
 	requireReturned(t, l)
 	there := s.during(t, "the move once agents start", func() { attendNodes(t, l, newPods, "apply", "-f", file) })
 	there.requireNothingLost(t, traffic.All)
-	ciliumMove{l: l, pooled: true}.requireIn(t, netip.MustParsePrefix(newPods))
-	requireUpstreamLoses(t, l, s)
+	ciliumMove{l: l, mode: ciliumipam.ClusterPool}.requireIn(t, netip.MustParsePrefix(newPods))
+	requireUpstreamLoses(t, l, s, ciliumipam.ClusterPool)
 }
 
 // agentImage has agents that start from now on run an image, and returns the one of before; an empty one changes nothing but that agents that
@@ -208,7 +255,7 @@ func requireReturned(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	from := netip.MustParsePrefix(oldPods)
 	requirePodsIn(t, l, from)
-	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, l))
+	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, l), "")
 	must(t, err)
 	for name, n := range nodes {
 		if len(n.PodCIDRs) != 1 || !from.Overlaps(netip.MustParsePrefix(n.PodCIDRs[0])) || n.Ignored || !n.Lives(from) {
@@ -251,24 +298,32 @@ func (sp span) requireHarmless(t *testing.T) {
 func (m ciliumMove) requireIn(t *testing.T, in netip.Prefix) {
 	t.Helper()
 	requirePodsIn(t, m.l, in)
-	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, m.l))
+	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, m.l), poolOf(m.mode))
 	must(t, err)
 	if len(nodes) != len(m.l.NodeNames()) {
 		t.Errorf("there are %d CiliumNodes for %d nodes", len(nodes), len(m.l.NodeNames()))
 	}
 	for name, n := range nodes {
-		if len(n.PodCIDRs) != 1 || !in.Overlaps(netip.MustParsePrefix(n.PodCIDRs[0])) || n.Problem != "" || n.Ignored || !n.Lives(in) {
-			t.Errorf("ciliumnode %s has %v, its agent %v, the operator says %q", name, n.PodCIDRs, n.Internal, n.Problem)
+		apart := slices.ContainsFunc(n.All(), func(text string) bool { return !in.Overlaps(netip.MustParsePrefix(text)) })
+		if apart || len(n.All()) != 1 && m.mode != ciliumipam.MultiPool || n.Problem != "" || n.Ignored || !n.Lives(in) {
+			t.Errorf("ciliumnode %s has %v, its agent %v, the operator says %q", name, n.All(), n.Internal, n.Problem)
 		}
+		t.Logf("node %s has %v", name, n.All())
 	}
 	requireNothingOnLoopback(t, m.l)
-	if !m.pooled {
-		return
-	}
-	config := &corev1.ConfigMap{}
-	must(t, clusterClient(t, m.l).Get(t.Context(), ciliumConfigKey(), config))
-	if got := config.Data[ciliumipam.PoolKey]; got != in.String() {
-		t.Errorf("the pool is %s, not %s", got, in)
+	switch m.mode {
+	case ciliumipam.ClusterPool:
+		config := &corev1.ConfigMap{}
+		must(t, clusterClient(t, m.l).Get(t.Context(), ciliumConfigKey(), config))
+		if got := config.Data[ciliumipam.PoolKey]; got != in.String() {
+			t.Errorf("the pool is %s, not %s", got, in)
+		}
+	case ciliumipam.MultiPool:
+		pool, err := ciliumipam.GetPool(t.Context(), clusterClient(t, m.l), poolOf(m.mode))
+		must(t, err)
+		if pool.Ranges[0] != in || pool.Note == nil && len(pool.Ranges) != 1 {
+			t.Errorf("the pool has %v, not %s first, and noted is %+v", pool.Ranges, in, pool.Note)
+		}
 	}
 }
 
@@ -281,11 +336,17 @@ func configureCilium(t *testing.T, l *lab.Lab, data map[string]string) {
 }
 
 // requireUpstreamLoses is the control: another pool, and all at once what takes ranges of it, must lose.
-func requireUpstreamLoses(t *testing.T, l *lab.Lab, s *shop) {
+func requireUpstreamLoses(t *testing.T, l *lab.Lab, s *shop, mode string) {
 	t.Helper()
 	began := time.Now().Truncate(time.Second)
 	lost := s.during(t, "another pool for all nodes at once", func() {
-		configureCilium(t, l, map[string]string{ciliumipam.PoolKey: "10.246.0.0/16"})
+		const another = "10.246.0.0/16"
+		configureCilium(t, l, map[string]string{ciliumipam.PoolKey: another})
+		if name := poolOf(mode); name != "" {
+			pool, err := ciliumipam.GetPool(t.Context(), clusterClient(t, l), name)
+			must(t, err)
+			must(t, pool.Set(t.Context(), clusterClient(t, l), []netip.Prefix{netip.MustParsePrefix(another)}, nil))
+		}
 		all := &unstructured.Unstructured{}
 		all.SetGroupVersionKind(ciliumipam.GroupVersionKind())
 		must(t, clusterClient(t, l).DeleteAllOf(t.Context(), all))

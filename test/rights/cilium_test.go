@@ -90,7 +90,7 @@ func TestCilium(t *testing.T) {
 	}
 	s.play(c, message)
 	s.manifests(ciliumManifests)
-	s.eventually(func() error { _, err := ciliumipam.List(t.Context(), s); return err })
+	s.eventually(func() error { _, err := ciliumipam.List(t.Context(), s, ""); return err })
 	for i, name := range []string{"node1", "node2"} {
 		s.node(name, fmt.Sprintf("192.0.2.%d", i+1))
 		s.must(c.join(t.Context(), name, fmt.Sprintf("10.244.%d.0/24", i)))
@@ -173,7 +173,7 @@ func (c *ciliumWorld) look(ctx context.Context) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all, err := ciliumipam.List(ctx, c)
+	all, err := ciliumipam.List(ctx, c, "")
 	if err != nil {
 		return
 	}

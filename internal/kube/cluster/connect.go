@@ -168,6 +168,7 @@ func known() map[schema.GroupVersion]scoped {
 		},
 		{Group: "operator.tigera.io", Version: "v1"}:     {root: []string{"Installation"}},
 		{Group: CiliumGroup, Version: "v2"}:              {root: []string{"CiliumNode"}},
+		{Group: CiliumGroup, Version: "v2alpha1"}:        {root: []string{"CiliumPodIPPool"}},
 		{Group: CertManagerGroup, Version: "v1"}:         {namespaced: []string{"Certificate"}},
 		{Group: "apiregistration.k8s.io", Version: "v1"}: {root: []string{"APIService"}},
 		admissionv1.SchemeGroupVersion: {root: []string{

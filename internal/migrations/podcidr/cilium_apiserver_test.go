@@ -58,7 +58,7 @@ func (f *fixture) behindCilium() {
 	for name, has := range map[string]string{"a": "10.244.0.0/24", "b": "10.244.1.0/24"} {
 		n := &corev1.Node{}
 		f.Must(server.Get(f.Context(), client.ObjectKey{Name: name}, n))
-		f.Must(ciliumipam.Make(f.Context(), server, n, []string{has}))
+		f.Must(ciliumipam.Make(f.Context(), server, n, "", []string{has}))
 	}
 	f.Must(server.Delete(f.Context(), calico.Empty("IPPool", "default")))
 }

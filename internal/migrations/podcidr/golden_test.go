@@ -199,29 +199,45 @@ func (r *manifestReader) strategy() podmove.Strategy {
 // cilium is nil where no DaemonSet is Cilium's.
 func (r *manifestReader) cilium() *noderanges.CiliumState {
 	r.Helper()
-	var config *corev1.ConfigMap
-	nodes := map[string]*ciliumipam.CiliumNode{}
-	for _, o := range r.all {
-		switch o := o.(type) {
-		case *corev1.ConfigMap:
-			if o.Name == podnetwork.CiliumConfig {
-				config = o
-			}
-		case *unstructured.Unstructured:
-			if o.GetKind() != "CiliumNode" {
-				continue
-			}
-			n, err := ciliumipam.ReadNode(o)
-			if err != nil {
-				r.Fatal(err)
-			}
-			nodes[n.Name] = n
-		}
-	}
 	if !slices.ContainsFunc(r.shared.Workloads.DaemonSets, func(ds appsv1.DaemonSet) bool { return podnetwork.Of(&ds) == v1alpha1.Cilium }) {
 		return nil
 	}
-	return noderanges.NewCilium(config, nodes)
+	var config *corev1.ConfigMap
+	all, podPools, pool := map[string]*ciliumipam.CiliumNode{}, map[string]*ciliumipam.PodPool{}, ""
+	for _, o := range r.all {
+		if cm, ok := o.(*corev1.ConfigMap); ok && cm.Name == podnetwork.CiliumConfig {
+			config = cm
+		}
+	}
+	several := config != nil && config.Data[ciliumipam.ModeKey] == ciliumipam.MultiPool
+	if several {
+		pool = ciliumipam.DefaultPool(config)
+	}
+	for _, o := range r.all {
+		u, ok := o.(*unstructured.Unstructured)
+		switch {
+		case ok && u.GetKind() == "CiliumNode":
+			n, err := ciliumipam.ReadNode(u, pool)
+			r.must(err)
+			all[n.Name] = n
+		case ok && u.GetKind() == "CiliumPodIPPool":
+			p, err := ciliumipam.ReadPool(u)
+			r.must(err)
+			podPools[p.Name] = p
+		}
+	}
+	s := noderanges.NewCilium(config, all)
+	if several {
+		s.TakePools(podPools)
+	}
+	return s
+}
+
+func (r *manifestReader) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
 }
 
 type manifestReader struct {

@@ -100,7 +100,7 @@ func viewRules() []access.Rule {
 			Optional: true, Rights: spare.Rights(),
 		},
 		{
-			Why:      "Ranges of nodes where Cilium's operator gives them; Cilium's pools, for replumb ranges, which reads all else with what is above.",
+			Why:      "Ranges of nodes where Cilium's operator gives them, and its pools, which replumb ranges reads as well.",
 			Optional: true, Rights: slices.Concat(access.Grant(cluster.CiliumGroup, "ciliumnodes", "", "list"), used.CiliumRights()),
 		},
 	}

@@ -86,7 +86,7 @@ status: {ipam: {operator-status: {error: no room}}}
 	if err := yaml.Unmarshal([]byte(text), u); err != nil {
 		t.Fatal(err)
 	}
-	n, err := ReadNode(u)
+	n, err := ReadNode(u, "")
 	if err != nil || n.Name != "a" || len(n.PodCIDRs) != 2 || n.Problem != "no room" {
 		t.Fatalf("%+v, %v", n, err)
 	}
@@ -96,6 +96,76 @@ status: {ipam: {operator-status: {error: no room}}}
 	}
 	if !n.Lives(netip.MustParsePrefix("10.0.0.0/24")) || n.Lives(netip.MustParsePrefix("192.0.2.0/24")) {
 		t.Errorf("it has %v", n.Internal)
+	}
+}
+
+// TestRangesOfAPool: what a CiliumNode has of other pools stays, and a range that is held is none
+// of its own.
+func TestRangesOfAPool(t *testing.T) {
+	const text = `
+apiVersion: cilium.io/v2
+kind: CiliumNode
+metadata: {name: a}
+spec:
+  addresses: [{type: CiliumInternalIP, ip: 10.244.7.9}]
+  ipam:
+    pools:
+      allocated:
+      - {pool: default, cidrs: [10.244.0.0/24, 10.244.7.0/24], allowFirstIP: true}
+      - {pool: green, cidrs: [10.20.0.0/24]}
+      requested: [{pool: default, needed: {ipv4-addrs: 16}}]
+`
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), u); err != nil {
+		t.Fatal(err)
+	}
+	n, err := ReadNode(u, "default")
+	if err != nil || !slices.Equal(n.PodCIDRs, []string{"10.244.7.0/24", "10.244.0.0/24"}) || len(n.Held) > 0 {
+		t.Fatalf("%+v, %v", n, err)
+	}
+	if err := n.setRanges(u, []string{"10.245.0.0/24"}, "10.244.7.0/24"); err != nil {
+		t.Fatal(err)
+	}
+	led, err := ReadNode(u, "default")
+	if err != nil || !slices.Equal(led.PodCIDRs, []string{"10.245.0.0/24"}) || !slices.Equal(led.All(), []string{"10.245.0.0/24", "10.244.7.0/24"}) {
+		t.Errorf("%+v, %v", led, err)
+	}
+	if err := led.setRanges(u, []string{"10.245.0.0/24"}); err != nil {
+		t.Fatal(err)
+	}
+	all, _, err := unstructured.NestedSlice(u.Object, "spec", "ipam", "pools", "allocated")
+	if err != nil || len(all) != 2 || all[0].(map[string]any)["pool"] != "green" || all[1].(map[string]any)["allowFirstIP"] != true {
+		t.Errorf("%v, %v", all, err)
+	}
+	if asked, _, _ := unstructured.NestedSlice(u.Object, "spec", "ipam", "pools", "requested"); len(asked) != 1 {
+		t.Errorf("it asks for %v", asked)
+	}
+}
+
+func TestReadPool(t *testing.T) {
+	pool := func(cidrs ...any) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+			"ipv4": map[string]any{"cidrs": cidrs, "maskSize": int64(27)}, "ipv6": map[string]any{"cidrs": []any{"fd00::/104"}},
+		}}}
+		u.SetName("default")
+		return u
+	}
+	p, err := ReadPool(pool("10.244.0.0/16", "10.30.0.0/16"))
+	if err != nil || len(p.Ranges) != 2 || p.Bits != 27 || len(p.IPv6) != 1 || p.Note != nil || len(p.Former()) != 2 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	noted := pool("10.245.0.0/16", "10.244.0.0/16")
+	if err := setNote(noted, &PoolNote{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := ReadPool(noted); err != nil || len(p.Former()) != 1 || p.Former()[0].String() != "10.244.0.0/16" {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if err := setNote(noted, nil); err != nil || len(noted.GetAnnotations()) > 0 {
+		t.Errorf("%v, %v", noted.GetAnnotations(), err)
+	}
+	if _, err := ReadPool(pool("pods")); err == nil || !strings.Contains(err.Error(), `ciliumpodippool default: "pods" in spec.ipv4.cidrs`) {
+		t.Errorf("%v", err)
 	}
 }
 

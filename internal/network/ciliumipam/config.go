@@ -1,8 +1,9 @@
 // Package ciliumipam changes pod ranges where Cilium's operator gives nodes theirs, in CiliumNodes
-// (ipam: cluster-pool; operator/pkg/ipam/allocator/podcidr in github.com/cilium/cilium).
+// (ipam: cluster-pool and multi-pool; operator/pkg/ipam/allocator in github.com/cilium/cilium).
 package ciliumipam
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -20,6 +21,8 @@ import (
 const (
 	// ClusterPool has its operator give nodes ranges, in their CiliumNodes.
 	ClusterPool = "cluster-pool"
+	// MultiPool has it give nodes ranges of CiliumPodIPPools, as many as their agents ask for.
+	MultiPool = "multi-pool"
 	// Kubernetes has agents take the range of their Node when they start.
 	Kubernetes = "kubernetes"
 )
@@ -29,6 +32,7 @@ const (
 	ModeKey     = "ipam"
 	PoolKey     = "cluster-pool-ipv4-cidr"
 	SizeKey     = "cluster-pool-ipv4-mask-size"
+	DefaultKey  = "ipam-default-ip-pool"
 	RoutingKey  = "routing-mode"
 	NativeKey   = "ipv4-native-routing-cidr"
 	DirectKey   = "auto-direct-node-routes"
@@ -36,7 +40,11 @@ const (
 	WireGuard   = "enable-wireguard"
 	IPSec       = "enable-ipsec"
 	defaultSize = 24 // cluster-pool-ipv4-mask-size in operator/option
+	defaultPool = "default"
 )
+
+// DefaultPool is the name of the pool that gives addresses to pods that name none.
+func DefaultPool(cm *corev1.ConfigMap) string { return cmp.Or(cm.Data[DefaultKey], defaultPool) }
 
 // PoolConfig is what cilium-config says of pods' addresses.
 type PoolConfig struct {

@@ -33,10 +33,19 @@ const Device = "cilium_host"
 
 const internalIP = "CiliumInternalIP"
 
+// HoldingPool is the name under which a CiliumNode keeps a range that other nodes still lead to it,
+// and of which its own agent gives no addresses. There is no such pool.
+const HoldingPool = "replumb"
+
 // CiliumNode is one, as far as ranges go (pkg/k8s/apis/cilium.io/v2 and pkg/ipam/types).
 type CiliumNode struct {
-	Name     string
+	Name string
+	// Pool is that of which PodCIDRs are; empty with cluster-pool. Its agent writes them as well.
+	Pool string
+	// PodCIDRs are in no order with a pool; the one in which the node lives comes first.
 	PodCIDRs []string
+	// Held are ranges beside those of the pool, which are led to the node.
+	Held []string
 	// Internal are the addresses of the node within its own ranges (CiliumInternalIP), which its
 	// agent takes when it starts.
 	Internal []netip.Addr
@@ -48,6 +57,11 @@ type CiliumNode struct {
 	object *unstructured.Unstructured
 }
 
+type allocation struct {
+	Pool  string   `json:"pool"`
+	CIDRs []string `json:"cidrs"`
+}
+
 type fields struct {
 	Spec struct {
 		Addresses []struct {
@@ -56,6 +70,9 @@ type fields struct {
 		} `json:"addresses"`
 		IPAM struct {
 			PodCIDRs []string `json:"podCIDRs"`
+			Pools    struct {
+				Allocated []allocation `json:"allocated"`
+			} `json:"pools"`
 		} `json:"ipam"`
 	} `json:"spec"`
 	Status struct {
@@ -67,14 +84,14 @@ type fields struct {
 	} `json:"status"`
 }
 
-// ReadNode reads a CiliumNode.
-func ReadNode(u *unstructured.Unstructured) (*CiliumNode, error) {
+// ReadNode reads a CiliumNode, and its ranges of a pool; of none with cluster-pool.
+func ReadNode(u *unstructured.Unstructured, pool string) (*CiliumNode, error) {
 	var f fields
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &f); err != nil {
 		return nil, fmt.Errorf("ciliumnode %s: %w", u.GetName(), err)
 	}
 	n := &CiliumNode{
-		Name: u.GetName(), PodCIDRs: f.Spec.IPAM.PodCIDRs, Problem: f.Status.IPAM.OperatorStatus.Error,
+		Name: u.GetName(), Pool: pool, PodCIDRs: f.Spec.IPAM.PodCIDRs, Problem: f.Status.IPAM.OperatorStatus.Error,
 		Ignored: u.GetAnnotations()[IgnoreAnnotation] == "true", object: u,
 	}
 	for _, a := range f.Spec.Addresses {
@@ -82,8 +99,34 @@ func ReadNode(u *unstructured.Unstructured) (*CiliumNode, error) {
 			n.Internal = append(n.Internal, ip)
 		}
 	}
+	if pool != "" {
+		n.readAllocated(f.Spec.IPAM.Pools.Allocated)
+	}
 	return n, nil
 }
+
+func (n *CiliumNode) readAllocated(all []allocation) {
+	n.PodCIDRs = nil
+	for _, a := range all {
+		switch a.Pool {
+		case n.Pool:
+			n.PodCIDRs = append(n.PodCIDRs, a.CIDRs...)
+		case HoldingPool:
+			n.Held = append(n.Held, a.CIDRs...)
+		}
+	}
+	slices.SortStableFunc(n.PodCIDRs, func(a, b string) int { return n.rank(a) - n.rank(b) })
+}
+
+func (n *CiliumNode) rank(text string) int {
+	if p, err := netip.ParsePrefix(text); err == nil && n.Lives(p) {
+		return 0
+	}
+	return 1
+}
+
+// All are the ranges that are led to the node.
+func (n *CiliumNode) All() []string { return slices.Concat(n.PodCIDRs, n.Held) }
 
 // Object is the whole of it as the cluster has it.
 func (n *CiliumNode) Object() client.Object { return n.object }
@@ -107,17 +150,14 @@ func (n *CiliumNode) Own() (own []string) {
 func (n *CiliumNode) Lives(in netip.Prefix) bool { return slices.ContainsFunc(n.Internal, in.Contains) }
 
 // List reads all CiliumNodes, by name; none, if Cilium has not defined them yet.
-func List(ctx context.Context, c client.Reader) (map[string]*CiliumNode, error) {
-	list := &unstructured.UnstructuredList{}
-	kind := GroupVersionKind()
-	kind.Kind += "List"
-	list.SetGroupVersionKind(kind)
-	if err := c.List(ctx, list); err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+func List(ctx context.Context, c client.Reader, pool string) (map[string]*CiliumNode, error) {
+	items, err := list(ctx, c, GroupVersionKind())
+	if err != nil {
 		return nil, fmt.Errorf("listing ciliumnodes: %w", err)
 	}
 	all := map[string]*CiliumNode{}
-	for i := range list.Items {
-		n, err := ReadNode(&list.Items[i])
+	for i := range items {
+		n, err := ReadNode(&items[i], pool)
 		if err != nil {
 			return nil, err
 		}
@@ -126,8 +166,19 @@ func List(ctx context.Context, c client.Reader) (map[string]*CiliumNode, error) 
 	return all, nil
 }
 
+// list is empty where the kind is not defined.
+func list(ctx context.Context, c client.Reader, kind schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
+	all := &unstructured.UnstructuredList{}
+	kind.Kind += "List"
+	all.SetGroupVersionKind(kind)
+	if err := c.List(ctx, all); err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return nil, err
+	}
+	return all.Items, nil
+}
+
 // Get reads one CiliumNode; nil, if it is not there.
-func Get(ctx context.Context, c client.Reader, name string) (*CiliumNode, error) {
+func Get(ctx context.Context, c client.Reader, name, pool string) (*CiliumNode, error) {
 	u := empty(name)
 	err := c.Get(ctx, client.ObjectKey{Name: name}, u)
 	if apierrors.IsNotFound(err) {
@@ -136,7 +187,7 @@ func Get(ctx context.Context, c client.Reader, name string) (*CiliumNode, error)
 	if err != nil {
 		return nil, fmt.Errorf("ciliumnode %s: %w", name, err)
 	}
-	return ReadNode(u)
+	return ReadNode(u, pool)
 }
 
 func empty(name string) *unstructured.Unstructured {
@@ -156,11 +207,11 @@ func Router(in netip.Prefix) netip.Addr {
 
 // Make makes the CiliumNode of a Node that has none, with its ranges, and the Node's annotations as
 // agents copy them.
-func Make(ctx context.Context, c client.Client, node *corev1.Node, podCIDRs []string) error {
+func Make(ctx context.Context, c client.Client, node *corev1.Node, pool string, podCIDRs []string) error {
 	u := empty(node.Name)
 	u.SetAnnotations(node.Annotations)
 	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}})
-	err := unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+	err := (&CiliumNode{Pool: pool}).setRanges(u, podCIDRs)
 	if err == nil {
 		err = c.Create(ctx, u, client.FieldOwner(v1alpha1.FieldManager))
 	}
@@ -175,14 +226,12 @@ func Make(ctx context.Context, c client.Client, node *corev1.Node, podCIDRs []st
 // reserves them if it has none for the node, else takes them back (reuseIPNets in
 // operator/pkg/ipam/allocator/podcidr).
 func (n *CiliumNode) Give(ctx context.Context, c client.Client, podCIDRs []string) error {
-	return n.patch(ctx, c, func(u *unstructured.Unstructured) error {
-		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
-	})
+	return n.patch(ctx, c, func(u *unstructured.Unstructured) error { return n.setRanges(u, podCIDRs) })
 }
 
-// Lead has a CiliumNode carry ranges, and name the address that its node is to take. The operator
-// must not look at it: it takes back ranges beside those that it has reserved.
-func (n *CiliumNode) Lead(ctx context.Context, c client.Client, podCIDRs []string, router netip.Addr) error {
+// Lead has a CiliumNode carry ranges and held ones, and name the address that its node is to take.
+// The operator must not look at it: it takes back ranges beside those that it has reserved.
+func (n *CiliumNode) Lead(ctx context.Context, c client.Client, podCIDRs []string, router netip.Addr, held ...string) error {
 	return n.patch(ctx, c, func(u *unstructured.Unstructured) error {
 		addresses, _, err := unstructured.NestedSlice(u.Object, "spec", "addresses")
 		if err != nil {
@@ -204,7 +253,7 @@ func (n *CiliumNode) Lead(ctx context.Context, c client.Client, podCIDRs []strin
 		if err := unstructured.SetNestedSlice(u.Object, addresses, "spec", "addresses"); err != nil {
 			return err
 		}
-		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+		return n.setRanges(u, podCIDRs, held...)
 	})
 }
 
@@ -214,7 +263,7 @@ func (n *CiliumNode) Withdraw(ctx context.Context, c client.Client, podCIDRs []s
 		if err := unstructured.SetNestedField(u.Object, "true", "metadata", "annotations", IgnoreAnnotation); err != nil {
 			return err
 		}
-		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+		return n.setRanges(u, podCIDRs)
 	})
 }
 
@@ -222,8 +271,40 @@ func (n *CiliumNode) Withdraw(ctx context.Context, c client.Client, podCIDRs []s
 func (n *CiliumNode) Settle(ctx context.Context, c client.Client, podCIDRs []string) error {
 	return n.patch(ctx, c, func(u *unstructured.Unstructured) error {
 		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", IgnoreAnnotation)
-		return unstructured.SetNestedStringSlice(u.Object, podCIDRs, "spec", "ipam", "podCIDRs")
+		return n.setRanges(u, podCIDRs)
 	})
+}
+
+// setRanges has other nodes lead these ranges to the node, and its agent give addresses of the
+// first ones alone. Ranges of other pools stay.
+func (n *CiliumNode) setRanges(u *unstructured.Unstructured, own []string, held ...string) error {
+	if n.Pool == "" {
+		return unstructured.SetNestedStringSlice(u.Object, slices.Concat(own, held), "spec", "ipam", "podCIDRs")
+	}
+	all, _, err := unstructured.NestedSlice(u.Object, "spec", "ipam", "pools", "allocated")
+	if err != nil {
+		return err
+	}
+	entry := map[string]any{"pool": n.Pool}
+	all = slices.DeleteFunc(all, func(each any) bool {
+		a, ok := each.(map[string]any)
+		if ok && a["pool"] == n.Pool {
+			entry = a // with the pool's own settings
+		}
+		return ok && (a["pool"] == n.Pool || a["pool"] == HoldingPool)
+	})
+	entry["cidrs"] = anySlice(own)
+	if all = append(all, entry); len(held) > 0 {
+		all = append(all, map[string]any{"pool": HoldingPool, "cidrs": anySlice(held)})
+	}
+	return unstructured.SetNestedSlice(u.Object, all, "spec", "ipam", "pools", "allocated")
+}
+
+func anySlice(texts []string) (all []any) {
+	for _, t := range texts {
+		all = append(all, t)
+	}
+	return all
 }
 
 func (n *CiliumNode) patch(ctx context.Context, c client.Client, change func(*unstructured.Unstructured) error) error {

@@ -57,6 +57,40 @@ func Within(outer, inner netip.Prefix) bool {
 // place in their range (the seventh node of 10.244.0.0/16 gets the seventh range) if it is free,
 // else take the lowest free one. It depends on nodes alone, so that a resumed run finds the same.
 func Allocate(nodes []RangeHolder, from []netip.Prefix, to netip.Prefix, bits int) (map[string]netip.Prefix, error) {
+	return allocate(nodes, to, bits,
+		func(n RangeHolder, taken *netipx.IPSetBuilder) (netip.Prefix, bool) {
+			p, ok := samePlace(n.Has, from, to, bits)
+			return p, ok && free(taken, p)
+		},
+		func(_ RangeHolder, taken *netipx.IPSetBuilder) (netip.Prefix, bool) {
+			rest := spare(taken, to, bits)
+			if len(rest) == 0 {
+				return netip.Prefix{}, false
+			}
+			return netip.PrefixFrom(rest[0].Addr(), bits), true
+		},
+	)
+}
+
+// AllocateLast is Allocate from the end of to: where somebody else gives nodes further ranges from
+// its beginning.
+func AllocateLast(nodes []RangeHolder, to netip.Prefix, bits int) (map[string]netip.Prefix, error) {
+	return allocate(nodes, to, bits, func(_ RangeHolder, taken *netipx.IPSetBuilder) (netip.Prefix, bool) {
+		rest := spare(taken, to, bits)
+		if len(rest) == 0 {
+			return netip.Prefix{}, false
+		}
+		return netip.PrefixFrom(netipx.RangeOfPrefix(rest[len(rest)-1]).To(), bits).Masked(), true
+	})
+}
+
+// allocate gives all nodes a range by the first choice, before it gives any by the next one.
+func allocate(
+	nodes []RangeHolder,
+	to netip.Prefix,
+	bits int,
+	choices ...func(RangeHolder, *netipx.IPSetBuilder) (netip.Prefix, bool),
+) (map[string]netip.Prefix, error) {
 	if bits < to.Bits() {
 		return nil, fmt.Errorf("a range of /%d for each node is larger than %s", bits, to)
 	}
@@ -64,32 +98,22 @@ func Allocate(nodes []RangeHolder, from []netip.Prefix, to netip.Prefix, bits in
 	slices.SortFunc(nodes, func(a, b RangeHolder) int { return strings.Compare(a.Name, b.Name) })
 	given := map[string]netip.Prefix{}
 	var taken netipx.IPSetBuilder
-	give := func(name string, p netip.Prefix) {
-		given[name] = p
-		taken.AddPrefix(p)
-	}
-	for _, n := range nodes {
-		if Within(to, n.Has) {
-			give(n.Name, n.Has)
+	has := func(n RangeHolder, _ *netipx.IPSetBuilder) (netip.Prefix, bool) { return n.Has, Within(to, n.Has) }
+	for _, choose := range slices.Insert(choices, 0, has) {
+		for _, n := range nodes {
+			if _, ok := given[n.Name]; ok {
+				continue
+			}
+			if p, ok := choose(n, &taken); ok {
+				given[n.Name] = p
+				taken.AddPrefix(p)
+			}
 		}
 	}
 	for _, n := range nodes {
-		if _, ok := given[n.Name]; ok {
-			continue
-		}
-		if p, ok := samePlace(n.Has, from, to, bits); ok && free(&taken, p) {
-			give(n.Name, p)
-		}
-	}
-	for _, n := range nodes {
-		if _, ok := given[n.Name]; ok {
-			continue
-		}
-		p, ok := lowest(&taken, to, bits)
-		if !ok {
+		if _, ok := given[n.Name]; !ok {
 			return nil, fmt.Errorf("%s has no range of /%d left for node %s", to, bits, n.Name)
 		}
-		give(n.Name, p)
 	}
 	return given, nil
 }
@@ -123,24 +147,20 @@ func free(taken *netipx.IPSetBuilder, p netip.Prefix) bool {
 	return err == nil && !set.OverlapsPrefix(p)
 }
 
-func lowest(taken *netipx.IPSetBuilder, to netip.Prefix, bits int) (netip.Prefix, bool) {
+// spare is what is left of to, in order, as far as a range of so many bits fits.
+func spare(taken *netipx.IPSetBuilder, to netip.Prefix, bits int) []netip.Prefix {
 	set, err := taken.IPSet()
 	if err != nil {
-		return netip.Prefix{}, false
+		return nil
 	}
 	var left netipx.IPSetBuilder
 	left.AddPrefix(to)
 	left.RemoveSet(set)
 	rest, err := left.IPSet()
 	if err != nil {
-		return netip.Prefix{}, false
+		return nil
 	}
-	for _, r := range rest.Prefixes() { // in order
-		if r.Bits() <= bits {
-			return netip.PrefixFrom(r.Addr(), bits), true
-		}
-	}
-	return netip.Prefix{}, false
+	return slices.DeleteFunc(rest.Prefixes(), func(r netip.Prefix) bool { return r.Bits() > bits })
 }
 
 // Cover is the smallest range that holds all of them.

@@ -107,3 +107,30 @@ func TestCover(t *testing.T) {
 		}
 	}
 }
+
+// TestAllocateLast: from the end, whatever is taken there, and what has arrived stays.
+func TestAllocateLast(t *testing.T) {
+	p := netip.MustParsePrefix
+	for _, test := range []struct {
+		nodes []RangeHolder
+		to    string
+		bits  int
+		want  string // or what the error says
+	}{
+		{
+			nodes: []RangeHolder{{"b", p("10.244.0.0/24")}, {"a", p("10.244.7.0/24")}, {"c", p("10.245.3.0/24")}, {Name: "d"}},
+			to:    "10.245.0.0/16", bits: 24, want: "map[a:10.245.255.0/24 b:10.245.254.0/24 c:10.245.3.0/24 d:10.245.253.0/24]",
+		},
+		{
+			nodes: []RangeHolder{{"a", p("10.245.3.128/25")}, {Name: "b"}, {Name: "c"}},
+			to:    "10.245.0.0/22", bits: 24, want: "map[a:10.245.3.128/25 b:10.245.2.0/24 c:10.245.1.0/24]",
+		},
+		{nodes: []RangeHolder{{Name: "a"}, {Name: "b"}, {Name: "c"}}, to: "10.245.0.0/23", bits: 24, want: "10.245.0.0/23 has no range of /24 left for node c"},
+		{nodes: []RangeHolder{{Name: "a"}}, to: "10.245.0.0/24", bits: 23, want: "a range of /23 for each node is larger than 10.245.0.0/24"},
+	} {
+		got, err := AllocateLast(test.nodes, p(test.to), test.bits)
+		if said := fmt.Sprint(got); err == nil && said != test.want || err != nil && err.Error() != test.want {
+			t.Errorf("%v in %s: %s, %v, want %s", test.nodes, test.to, said, err, test.want)
+		}
+	}
+}

@@ -136,6 +136,7 @@ func checkRangesApart(in Input) []findings.Result {
 				out = append(out, findings.Failed("Node "+h.Node.Name, "target %s lies in the range %s of node %s", to, p, h.Node.Name))
 			}
 		}
+		out = append(out, in.Cilium.overlaps(to)...)
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine/findings"
@@ -52,11 +53,11 @@ func ciliumChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP2513", Severity: findings.Warning, Run: checkConfigOwner,
-			Claim: "cilium-config stays as replumb leaves it",
-			Why: "after a deployment of Cilium's chart with the old pool, the operator has nothing reserved for nodes that have moved, and gives nodes " +
-				"that join ranges of the old one",
-			Fix: "set ipam.operator.clusterPoolIPv4PodCIDRList to the target where the values are kept, and have no one deploy them until replumb has " +
-				"moved the nodes (suspend Flux's HelmRelease, or Argo CD's Application); deploy them then",
+			Claim: "the pool of Cilium's operator stays as replumb leaves it",
+			Why: "after a deployment of the old pool, the operator has nothing reserved for nodes that have moved, and gives nodes that join ranges of " +
+				"the old one",
+			Fix: "set ipam.operator.clusterPoolIPv4PodCIDRList, or the ranges of the CiliumPodIPPool, to the target where they are kept, and have no " +
+				"one deploy them until replumb has moved the nodes (suspend Flux's HelmRelease, or Argo CD's Application); deploy them then",
 		},
 		{
 			Code: "RP2514", Severity: findings.Warning, Run: checkTolerant,
@@ -133,7 +134,7 @@ func checkOperator(in Input) []findings.Result {
 	}
 	for _, c := range d.Spec.Template.Spec.Containers {
 		for _, arg := range slices.Concat(c.Command, c.Args) {
-			if strings.HasPrefix(strings.TrimLeft(arg, "-"), ciliumipam.PoolKey) {
+			if in.Cilium.Pool == nil && strings.HasPrefix(strings.TrimLeft(arg, "-"), ciliumipam.PoolKey) {
 				out = append(out, findings.Failed(object, "deployment %s/%s is started with %s", d.Namespace, d.Name, arg))
 			}
 		}
@@ -164,18 +165,37 @@ func checkRoutes(in Input) []findings.Result {
 	return []findings.Result{findings.NotKnown(configObject, "who routes ranges of nodes cannot be seen from here (%s is not true)", ciliumipam.DirectKey)}
 }
 
+// overlaps are pools beside the one that moves which have addresses of the target.
+func (s *CiliumState) overlaps(to netip.Prefix) (out []findings.Result) {
+	if s == nil {
+		return nil
+	}
+	for _, other := range s.Others {
+		for _, p := range other.Ranges {
+			if to.Overlaps(p) {
+				out = append(out, findings.Failed("CiliumPodIPPool "+other.Name, "target %s overlaps %s of CiliumPodIPPool %s", to, p, other.Name))
+			}
+		}
+	}
+	return out
+}
+
 func checkConfigOwner(in Input) []findings.Result {
 	if !in.Pooled {
 		return findings.Skip(notPooled)
 	}
-	cm := in.Cilium.ConfigMap
-	by := fieldmanagers.Of(cm, "data", ciliumipam.PoolKey)
-	release := cm.Annotations["meta.helm.sh/release-name"]
+	var owned client.Object = in.Cilium.ConfigMap
+	name, field := configObject, []string{"data", ciliumipam.PoolKey}
+	if pool := in.Cilium.Pool; pool != nil {
+		owned, name, field = pool.Object(), "CiliumPodIPPool "+pool.Name, []string{"spec", "ipv4", "cidrs"}
+	}
+	by := fieldmanagers.Of(owned, field...)
+	release := owned.GetAnnotations()["meta.helm.sh/release-name"]
 	switch {
 	case release != "":
-		return []findings.Result{findings.Failed(configObject, "%s is of Helm's release %s (written by %s)", configObject, release, by)}
-	case by != fieldmanagers.Unknown && !strings.HasPrefix(by, "kubectl"):
-		return []findings.Result{findings.Failed(configObject, "%s is written by %s", configObject, by)}
+		return []findings.Result{findings.Failed(name, "%s is of Helm's release %s (written by %s)", name, release, by)}
+	case by != fieldmanagers.Unknown && !strings.HasPrefix(by, "kubectl") && !strings.HasPrefix(by, "cilium-operator"): // which makes what is not there
+		return []findings.Result{findings.Failed(name, "%s is written by %s", name, by)}
 	}
 	return nil
 }
@@ -212,7 +232,10 @@ func checkUntried(in Input) (out []findings.Result) {
 	if id := data[ciliumipam.ClusterKey]; id != "" && id != "0" {
 		out = append(out, findings.Failed(configObject, "%s is %s: the cluster can be one of a mesh", ciliumipam.ClusterKey, id))
 	}
-	if v6, err := netip.ParsePrefix(data["cluster-pool-ipv6-cidr"]); in.Pooled && err == nil && data["enable-ipv6"] == "true" {
+	if pool := in.Cilium.Pool; pool != nil && len(pool.IPv6) > 0 {
+		out = append(out, findings.Failed("CiliumPodIPPool "+pool.Name, "pods have addresses of %s as well, which stay as they are", strings.Join(pool.IPv6, ", ")))
+	}
+	if v6, err := netip.ParsePrefix(data["cluster-pool-ipv6-cidr"]); in.Pooled && in.Cilium.Pool == nil && err == nil && data["enable-ipv6"] == "true" {
 		out = append(out, findings.Failed(configObject, "pods have addresses of %s as well, which stay as they are", v6))
 	}
 	return out

@@ -30,6 +30,10 @@ type CiliumState struct {
 	Err error
 	// Nodes are the CiliumNodes by name.
 	Nodes map[string]*ciliumipam.CiliumNode
+	// Pool is the one of which pods that name none have their addresses, and Others are those
+	// beside it; nil unless Cilium has ipam: multi-pool.
+	Pool   *ciliumipam.PodPool
+	Others []*ciliumipam.PodPool
 }
 
 // NewCilium reads what was found; no ConfigMap is nil.
@@ -43,6 +47,29 @@ func NewCilium(cm *corev1.ConfigMap, nodes map[string]*ciliumipam.CiliumNode) *C
 	return s
 }
 
+// TakePools adds the pools that there are, by name.
+func (s *CiliumState) TakePools(all map[string]*ciliumipam.PodPool) {
+	name := ciliumipam.DefaultPool(s.ConfigMap)
+	if s.Pool = all[name]; s.Pool == nil {
+		s.Err = fmt.Errorf("there is no ciliumpodippool %s, of which pods have their addresses", name)
+		return
+	}
+	s.Config.Pools, s.Config.Bits, s.Config.Before = s.Pool.Ranges, s.Pool.Bits, s.Pool.Former()
+	for _, other := range slices.Sorted(maps.Keys(all)) {
+		if other != name {
+			s.Others = append(s.Others, all[other])
+		}
+	}
+}
+
+// poolName is that of Pool; empty with cluster-pool.
+func (s *CiliumState) poolName() string {
+	if s == nil || s.Pool == nil {
+		return ""
+	}
+	return s.Pool.Name
+}
+
 // loadCilium returns nil where no DaemonSet is Cilium's.
 func loadCilium(ctx context.Context, c *cluster.Cluster, shared *podmove.Inventory) (*CiliumState, error) {
 	if len(ciliumOf(shared)) == 0 {
@@ -53,8 +80,15 @@ func loadCilium(ctx context.Context, c *cluster.Cluster, shared *podmove.Invento
 		return nil, err
 	}
 	s := NewCilium(cm, nil)
-	if s.Err == nil && s.Config.Mode == ciliumipam.ClusterPool {
-		s.Nodes, err = ciliumipam.List(ctx, c)
+	if s.Err == nil && s.Config.Mode == ciliumipam.MultiPool {
+		all, err := ciliumipam.ListPools(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		s.TakePools(all)
+	}
+	if s.Err == nil && s.givesRanges() {
+		s.Nodes, err = ciliumipam.List(ctx, c, s.poolName())
 	}
 	return s, err
 }
@@ -72,9 +106,23 @@ func ciliumConfig(ctx context.Context, c client.Reader) (*corev1.ConfigMap, erro
 	return cm, nil
 }
 
+// givesRanges reports whether Cilium's operator gives nodes their ranges.
+func (s *CiliumState) givesRanges() bool {
+	return slices.Contains([]string{ciliumipam.ClusterPool, ciliumipam.MultiPool}, s.Config.Mode)
+}
+
 // pooled reports whether Cilium's operator gives nodes their ranges, in CiliumNodes.
-func (s *Inventory) pooled() bool {
-	return s.Cilium != nil && s.Cilium.Config.Mode == ciliumipam.ClusterPool
+func (s *Inventory) pooled() bool { return s.Cilium != nil && s.Cilium.givesRanges() }
+
+// unnoted is what names the pool, unless it says what it was before.
+func (s *CiliumState) unnoted() []client.Object {
+	switch {
+	case s.Pool != nil && s.Pool.Note == nil:
+		return []client.Object{s.Pool.Object()}
+	case s.Pool == nil && !ciliumipam.Noted(s.ConfigMap):
+		return []client.Object{s.ConfigMap}
+	}
+	return nil
 }
 
 // covered is the one pool that there was before; zero, if there were several, or none is known.
@@ -85,19 +133,108 @@ func (s *CiliumState) covered() netip.Prefix {
 	return s.Config.Before[0]
 }
 
-// carry are Nodes with the ranges of their CiliumNodes in place of their own, which Cilium does not
-// look at.
-func (s *CiliumState) carry(nodes []corev1.Node) []corev1.Node {
-	out := make([]corev1.Node, len(nodes))
+// carry are Nodes with the ranges of their CiliumNodes in place of their own, which Cilium does
+// not look at; without those that have none of a pool, whose pods have addresses of another.
+func (s *CiliumState) carry(nodes []corev1.Node) (out []corev1.Node) {
 	for i := range nodes {
 		n := nodes[i].DeepCopy()
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = "", nil
 		if c := s.Nodes[n.Name]; c != nil {
 			n.Spec.PodCIDRs = c.Own()
 		}
-		out[i] = *n
+		if s.Pool == nil || len(n.Spec.PodCIDRs) > 0 || noted(n, v1alpha1.AnnotationPodCIDRs) {
+			out = append(out, *n)
+		}
 	}
 	return out
+}
+
+// other fails for ranges of pools beside the one that moves.
+func (s *CiliumState) other(from []netip.Prefix) error {
+	for _, f := range from {
+		if !slices.ContainsFunc(s.Config.Before, f.Overlaps) {
+			return &spec.Error{
+				Field:   podmove.Field + ".from",
+				Problem: fmt.Sprintf("%s is not of CiliumPodIPPool %s, of which pods have their addresses that name no other", f, s.Pool.Name),
+				Hint:    "leave it out; of other pools replumb moves none: make a pool with another name, and have workloads name that one",
+			}
+		}
+	}
+	return nil
+}
+
+// allot works out both ends for nodes of a pool. A node keeps a range that it has there. Others
+// get theirs from the end, since the operator gives nodes what they need further from the
+// beginning.
+func (s *CiliumState) allot(ranges []NodeRange, of podmove.Spec, bits int) error {
+	if err := s.other(of.From); err != nil {
+		return err
+	}
+	targets, err := nodeipam.AllocateLast(s.holders(ranges, of.To[0], bits), of.To[0], bits)
+	if err != nil {
+		return full(err)
+	}
+	var originals map[string]netip.Prefix
+	if len(of.From) > 0 {
+		if originals, err = nodeipam.AllocateLast(s.holders(ranges, of.From[0], bits), of.From[0], bits); err != nil {
+			return fullOriginals(err)
+		}
+	}
+	for i := range ranges {
+		r := &ranges[i]
+		r.Target = nodeipam.With(r.Has, targets[r.Node.Name])
+		if p, ok := originals[r.Node.Name]; ok {
+			r.Original = nodeipam.With(r.Has, p)
+		}
+	}
+	return nil
+}
+
+// holders are nodes with the first range that they have in one, and each further one that any node
+// has there. A node that is cut off on its way still lives in a range that its CiliumNode names no
+// more.
+func (s *CiliumState) holders(ranges []NodeRange, in netip.Prefix, bits int) (all []nodeipam.RangeHolder) {
+	first, taken := map[string]netip.Prefix{}, map[netip.Prefix]bool{}
+	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
+		for _, text := range s.Nodes[name].All() {
+			p, err := netip.ParsePrefix(text)
+			if err != nil || !nodeipam.Within(in, p) {
+				continue
+			}
+			taken[p] = true
+			if _, has := first[name]; has || !among(ranges, name) {
+				all = append(all, nodeipam.RangeHolder{Name: name + " " + text, Has: p})
+			} else {
+				first[name] = p
+			}
+		}
+	}
+	for i := range ranges {
+		r := &ranges[i]
+		has, ok := first[r.Node.Name]
+		if !ok {
+			if has = s.former(r, in, bits); taken[has] {
+				has = netip.Prefix{}
+			}
+		}
+		all = append(all, nodeipam.RangeHolder{Name: r.Node.Name, Has: has})
+	}
+	return all
+}
+
+func among(ranges []NodeRange, name string) bool {
+	return slices.ContainsFunc(ranges, func(r NodeRange) bool { return r.Node.Name == name })
+}
+
+// former is the range within another in which a node lives, else the one that its Node says it
+// had.
+func (s *CiliumState) former(r *NodeRange, in netip.Prefix, bits int) netip.Prefix {
+	if c := s.Nodes[r.Node.Name]; c != nil {
+		if i := slices.IndexFunc(c.Internal, in.Contains); i >= 0 {
+			return netip.PrefixFrom(c.Internal[i], bits).Masked()
+		}
+	}
+	return nodeipam.Range(r.had())
 }
 
 // foreign fails where Cilium gives pods addresses of neither Nodes' nor CiliumNodes' ranges
@@ -109,18 +246,19 @@ func (s *Inventory) foreign() error {
 	if s.Cilium.Err != nil {
 		return &spec.Error{
 			Field: podmove.Field, Problem: fmt.Sprintf("cannot be done here: how Cilium gives pods addresses is not known: %v", s.Cilium.Err),
-			Hint: "let replumb read ConfigMap " + metav1.NamespaceSystem + "/" + podnetwork.CiliumConfig + ", in which the chart of Cilium has it",
+			Hint: "let replumb read ConfigMap " + metav1.NamespaceSystem + "/" + podnetwork.CiliumConfig + ", in which the chart of Cilium has it, " +
+				"and CiliumPodIPPools where it has ipam: multi-pool",
 		}
 	}
 	mode := s.Cilium.Config.Mode
-	if slices.Contains([]string{ciliumipam.ClusterPool, ciliumipam.Kubernetes}, mode) {
+	if mode == ciliumipam.Kubernetes || s.Cilium.givesRanges() {
 		return nil
 	}
 	return &spec.Error{
 		Field: podmove.Field,
 		Problem: fmt.Sprintf("cannot be done here: Cilium has ipam: %s, in which nodes have no ranges of their own (ConfigMap %s/%s)",
 			mode, metav1.NamespaceSystem, podnetwork.CiliumConfig),
-		Hint: "replumb moves pods of Cilium with ipam cluster-pool and kubernetes; else make another cluster, and mirror to it (spec.mirror)",
+		Hint: "replumb moves pods of Cilium with ipam cluster-pool, multi-pool and kubernetes; else make another cluster, and mirror to it (spec.mirror)",
 	}
 }
 
@@ -145,8 +283,8 @@ func (s *Inventory) poolAt(back bool) []netip.Prefix {
 	return s.Spec.From
 }
 
-// taken reports whether the operator has a pool, by what it has against ranges of CiliumNodes: that
-// they are not of it. Of what it has reserved it has nothing to say.
+// taken reports whether the operator has a pool, by what it has against ranges of CiliumNodes:
+// that they are not of it. Of what it has reserved it has nothing to say.
 func taken(pool []netip.Prefix, nodes map[string]*ciliumipam.CiliumNode) (missing string) {
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		n := nodes[name]

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -73,9 +74,11 @@ func newCiliumWorld(t *testing.T) *ciliumWorld {
 func removeWorld(t *testing.T, c client.Client) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	all := &unstructured.Unstructured{}
-	all.SetGroupVersionKind(ciliumipam.GroupVersionKind())
-	must(t, c.DeleteAllOf(ctx, all))
+	for _, kind := range []schema.GroupVersionKind{ciliumipam.GroupVersionKind(), ciliumipam.PoolKind()} {
+		all := &unstructured.Unstructured{}
+		all.SetGroupVersionKind(kind)
+		must(t, c.DeleteAllOf(ctx, all))
+	}
 	must(t, c.DeleteAllOf(ctx, &corev1.Node{}))
 	for _, namespace := range []string{"kube-system", v1alpha1.SystemNamespace} {
 		must(t, c.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
@@ -91,31 +94,37 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// define makes CiliumNodes known, as Cilium's operator does.
+// define makes kinds of Cilium known, as its operator does.
 func (w *ciliumWorld) define() {
 	w.Helper()
-	free := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
-	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "ciliumnodes.cilium.io"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: "cilium.io", Scope: apiextensionsv1.ClusterScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "ciliumnodes", Singular: "ciliumnode", Kind: "CiliumNode", ListKind: "CiliumNodeList"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v2", Served: true, Storage: true,
-				Schema:       &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &free},
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
-			}},
-		},
+	kinds := map[string]schema.GroupVersionKind{"ciliumnodes": ciliumipam.GroupVersionKind(), "ciliumpodippools": ciliumipam.PoolKind()}
+	for plural, kind := range kinds {
+		free := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
+		crd := &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: plural + "." + kind.Group},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+				Group: kind.Group, Scope: apiextensionsv1.ClusterScoped,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{
+					Plural: plural, Singular: strings.ToLower(kind.Kind), Kind: kind.Kind, ListKind: kind.Kind + "List",
+				},
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+					Name: kind.Version, Served: true, Storage: true,
+					Schema:       &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &free},
+					Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				}},
+			},
+		}
+		if err := w.c.Create(w.Context(), crd); err != nil && !apierrors.IsAlreadyExists(err) {
+			w.Fatal(err)
+		}
 	}
-	if err := w.c.Create(w.Context(), crd); err != nil && !apierrors.IsAlreadyExists(err) {
-		w.Fatal(err)
+	for _, kind := range kinds {
+		w.eventually(func() error { return w.c.List(w.Context(), listOf(kind)) })
 	}
-	w.eventually(func() error { return w.c.List(w.Context(), listOfNodes()) })
 }
 
-func listOfNodes() *unstructured.UnstructuredList {
+func listOf(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
-	kind := ciliumipam.GroupVersionKind()
 	kind.Kind += "List"
 	list.SetGroupVersionKind(kind)
 	return list
@@ -175,7 +184,7 @@ func (w *ciliumWorld) ciliumNode() {
 
 func (w *ciliumWorld) now() *ciliumipam.CiliumNode {
 	w.Helper()
-	n, err := ciliumipam.Get(w.Context(), w.c, "a")
+	n, err := ciliumipam.Get(w.Context(), w.c, "a", "")
 	must(w.T, err)
 	return n
 }

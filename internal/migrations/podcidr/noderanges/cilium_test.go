@@ -1,6 +1,7 @@
 package noderanges
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -73,14 +74,110 @@ func TestCiliumNodesCount(t *testing.T) {
 	}
 }
 
-// TestForeignModes are those of clouds, and pools that more than one node can have.
+// TestRangesOfPools: a node lives in one range of the pool, and can have others, which no other
+// node gets. Nodes, and pods, of other pools stay as they are.
+func TestRangesOfPools(t *testing.T) {
+	shared := found("10.245.0.0/16", carrying("a", "", ""), carrying("b", "", "10.244.1.0/24"), carrying("c", "", ""), carrying("d", "", ""))
+	shared.Workloads.Pods = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "apart"}, Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.20.0.5"}}}}}
+	s := NewCilium(&corev1.ConfigMap{Data: map[string]string{ciliumipam.ModeKey: ciliumipam.MultiPool}}, map[string]*ciliumipam.CiliumNode{
+		"a": {Name: "a", Pool: "default", PodCIDRs: []string{"10.244.0.0/24", "10.244.7.0/24"}},
+		"b": {Name: "b", Pool: "default", PodCIDRs: []string{"10.245.1.0/24", "10.245.2.0/24"}}, // it has moved, and needs two
+		"c": {Name: "c", Pool: "default", PodCIDRs: []string{"10.244.2.0/24", "10.245.9.0/24"}}, // it got one as it needed more
+		"d": {Name: "d", Pool: "default"},                                                       // its pods have addresses of another one
+	})
+	s.TakePools(map[string]*ciliumipam.PodPool{
+		"default": {Name: "default", Bits: 24, Ranges: prefixesOf("10.245.0.0/16", "10.244.0.0/16"), Note: &ciliumipam.PoolNote{Ranges: prefixesOf("10.244.0.0/16")}},
+		"other":   {Name: "other", Ranges: prefixesOf("10.20.0.0/16")},
+	})
+	inventory, err := New(shared, Sources{Cilium: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range inventory.NodeRanges {
+		got = append(got, r.Node.Name+" "+strings.Join(r.Original, ",")+" "+strings.Join(r.Target, ","))
+	}
+	want := "a 10.244.0.0/24 10.245.255.0/24; b 10.244.1.0/24 10.245.1.0/24; c 10.244.2.0/24 10.245.9.0/24"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("%s\nwant %s", strings.Join(got, "; "), want)
+	}
+	shared.Spec.From = prefixesOf("10.20.0.0/16")
+	if _, err := New(shared, Sources{Cilium: s}); err == nil || !strings.Contains(err.Error(), "is not of CiliumPodIPPool default") {
+		t.Errorf("the range of another pool is to be emptied: %v", err)
+	}
+	if len(s.overlaps(netip.MustParsePrefix("10.20.5.0/24"))) != 1 || len(s.overlaps(netip.MustParsePrefix("10.245.0.0/16"))) != 0 {
+		t.Error("which targets overlap another pool")
+	}
+}
+
+func prefixesOf(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// TestCutOffOnItsWay: CiliumNodes name only the next range, there and back, and the former one is
+// known by the node's own address, else by the Node.
+func TestCutOffOnItsWay(t *testing.T) {
+	addr := netip.MustParseAddr
+	s := NewCilium(&corev1.ConfigMap{Data: map[string]string{ciliumipam.ModeKey: ciliumipam.MultiPool}}, map[string]*ciliumipam.CiliumNode{
+		"a": {Name: "a", Pool: "default", PodCIDRs: []string{"10.245.255.224/27"}, Internal: []netip.Addr{addr("10.244.0.55")}},
+		"b": {Name: "b", Pool: "default", PodCIDRs: []string{"10.244.0.0/27"}, Internal: []netip.Addr{addr("10.245.3.70")}},
+		"c": {Name: "c", Pool: "default", PodCIDRs: []string{"10.245.0.32/27"}},
+	})
+	s.TakePools(map[string]*ciliumipam.PodPool{
+		"default": {Name: "default", Bits: 27, Ranges: prefixesOf("10.245.0.0/16", "10.244.0.0/16"), Note: &ciliumipam.PoolNote{Ranges: prefixesOf("10.244.0.0/16")}},
+	})
+	inventory, err := New(found("10.245.0.0/16", carrying("a", "", ""), carrying("b", "", ""), carrying("c", "", "10.244.9.0/27")), Sources{Cilium: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range inventory.NodeRanges {
+		got = append(got, r.Node.Name+" "+strings.Join(r.Original, ",")+" "+strings.Join(r.Target, ","))
+	}
+	if want := "a 10.244.0.32/27 10.245.255.224/27; b 10.244.0.0/27 10.245.3.64/27; c 10.244.9.0/27 10.245.0.32/27"; strings.Join(got, "; ") != want {
+		t.Errorf("%s\nwant %s", strings.Join(got, "; "), want)
+	}
+}
+
+// TestPoolOnItsWay: what a pool has while nodes move, and after, with and without the note of what
+// it had.
+func TestPoolOnItsWay(t *testing.T) {
+	shared := found("10.246.0.0/16", carrying("a", "10.244.0.0/24", ""))
+	shared.Spec.From = prefixesOf("10.244.0.0/16")
+	p := podPool{nodes: &Inventory{Inventory: *shared}}
+	former := prefixesOf("10.244.0.0/16", "10.30.0.0/16") // of which only the first is to go
+	for _, pool := range []*ciliumipam.PodPool{
+		{Ranges: former},
+		{Ranges: prefixesOf("10.246.0.0/16", "10.244.0.0/16", "10.30.0.0/16"), Note: &ciliumipam.PoolNote{Ranges: former}},
+		{Ranges: prefixesOf("10.246.0.0/16", "10.244.0.0/16", "10.30.0.0/16")},
+	} {
+		for got, want := range map[string]string{
+			fmt.Sprint(p.during(pool, forward)):  "[10.246.0.0/16 10.244.0.0/16 10.30.0.0/16]",
+			fmt.Sprint(p.during(pool, backward)): "[10.244.0.0/16 10.30.0.0/16 10.246.0.0/16]",
+			fmt.Sprint(p.after(pool, forward)):   "[10.246.0.0/16 10.30.0.0/16]",
+			fmt.Sprint(p.after(pool, backward)):  "[10.244.0.0/16 10.30.0.0/16]",
+		} {
+			if got != want {
+				t.Errorf("of %v: %s, want %s", pool.Ranges, got, want)
+			}
+		}
+	}
+}
+
+// TestForeignModes are those of clouds.
 func TestForeignModes(t *testing.T) {
 	for mode, refused := range map[string]bool{
-		"cluster-pool": false, "kubernetes": false, "multi-pool": true, "eni": true, "azure": true, "delegated-plugin": true,
+		"cluster-pool": false, "kubernetes": false, "multi-pool": false, "eni": true, "azure": true, "delegated-plugin": true,
 	} {
 		cm := &corev1.ConfigMap{Data: map[string]string{ciliumipam.ModeKey: mode, ciliumipam.PoolKey: "10.244.0.0/16"}}
-		_, err := New(found("10.245.0.0/16", carrying("a", "10.244.0.0/24", "")),
-			Sources{Cilium: NewCilium(cm, map[string]*ciliumipam.CiliumNode{"a": nodeOf("a", "10.244.0.0/24", "")})})
+		s := NewCilium(cm, map[string]*ciliumipam.CiliumNode{"a": nodeOf("a", "10.244.0.0/24", "")})
+		if mode == ciliumipam.MultiPool {
+			s.TakePools(map[string]*ciliumipam.PodPool{"default": {Name: "default", Bits: 24, Ranges: prefixesOf("10.244.0.0/16")}})
+		}
+		_, err := New(found("10.245.0.0/16", carrying("a", "10.244.0.0/24", "")), Sources{Cilium: s})
 		if (err != nil) != refused {
 			t.Errorf("ipam: %s: %v", mode, err)
 		}
@@ -88,5 +185,11 @@ func TestForeignModes(t *testing.T) {
 	_, err := New(found("10.245.0.0/16", carrying("a", "10.244.0.0/24", "")), Sources{Cilium: NewCilium(nil, nil)})
 	if err == nil || !strings.Contains(err.Error(), "kube-system/cilium-config") {
 		t.Errorf("without cilium-config: %v", err)
+	}
+	absent := NewCilium(&corev1.ConfigMap{Data: map[string]string{ciliumipam.ModeKey: ciliumipam.MultiPool, ciliumipam.DefaultKey: "green"}}, nil)
+	absent.TakePools(nil)
+	_, err = New(found("10.245.0.0/16", carrying("a", "10.244.0.0/24", "")), Sources{Cilium: absent})
+	if err == nil || !strings.Contains(err.Error(), "ciliumpodippool green") {
+		t.Errorf("without its pool: %v", err)
 	}
 }

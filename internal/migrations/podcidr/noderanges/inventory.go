@@ -109,6 +109,11 @@ func New(shared *podmove.Inventory, from Sources) (*Inventory, error) {
 // strays says which pod has an address outside of its Node's range.
 func (s *Inventory) strays() error {
 	known := slices.Concat(s.Spec.From, s.Spec.To)
+	if s.Cilium != nil {
+		for _, other := range s.Cilium.Others {
+			known = append(known, other.Ranges...)
+		}
+	}
 	for i := range s.Workloads.Pods {
 		pod := &s.Workloads.Pods[i]
 		for _, a := range calico.PodAddresses(pod) {

@@ -16,7 +16,6 @@ import (
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
-	"github.com/replumb/replumb/internal/network/ciliumipam"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/spec/hook"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -163,8 +162,8 @@ func (p *Planner) originals() (all []client.Object) {
 			all = append(all, c.Object())
 		}
 	}
-	if len(all) > 0 && p.nodes.pooled() && !ciliumipam.Noted(p.nodes.Cilium.ConfigMap) {
-		all = append(all, p.nodes.Cilium.ConfigMap)
+	if len(all) > 0 && p.nodes.pooled() {
+		all = append(all, p.nodes.Cilium.unnoted()...)
 	}
 	return all
 }
@@ -251,6 +250,7 @@ func (p *Planner) node(r *NodeRange, d engine.Direction) node {
 	return node{
 		cluster: p.Tools.Cluster, migration: p.Inventory.Spec.Name, name: r.Node.Name, ranges: r.at(d), watched: p.Agents != nil,
 		former: nodeipam.Range(r.at(d.Opposite())), agents: ciliumOf(p.Inventory), goBack: p.goBack(r, d), wait: p.agentWait,
+		pool: p.nodes.Cilium.poolName(), left: p.Inventory.Spec.Left(d), holds: p.nodes.holdsAddress(),
 	}
 }
 
@@ -301,7 +301,8 @@ func (p *Planner) drain(n node) engine.Step {
 		Node: n.name, Taint: cordon.Taint(p.Inventory.Spec.Name), Bare: p.Inventory.Spec.Roll.BarePods,
 		Patience: p.Inventory.Spec.Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
-			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains)
+			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains) ||
+				n.pool != "" && len(pod.Status.PodIPs) > 0 && !n.away(pod)
 		},
 	})
 }
@@ -321,6 +322,9 @@ func (p *Planner) trial(round []*NodeRange, d engine.Direction) engine.Step {
 	for _, r := range round {
 		step.Only = append(step.Only, r.Node.Name)
 		step.WithinOn[r.Node.Name] = []netip.Prefix{nodeipam.Range(r.at(d))}
+		if p.nodes.Cilium.poolName() != "" { // of which the node can have got a further range
+			step.WithinOn[r.Node.Name] = p.Inventory.Spec.Left(d.Opposite())
+		}
 	}
 	return step
 }

@@ -9,7 +9,8 @@ import (
 // The order of phases where Cilium's operator gives nodes their ranges: it takes back a range other
 // than the one that it has reserved for a node, and reserves one by name only for a node for which
 // it has none (reuseIPNets in operator/pkg/ipam/allocator/podcidr in github.com/cilium/cilium). So
-// it has the pool that nodes move to first, and leaves those that have not moved alone.
+// it has the pool that nodes move to first, and leaves those that have not moved alone. A
+// CiliumPodIPPool has both ranges meanwhile, of which the next one comes first.
 
 // poolApply is the way to the point where every CiliumNode has a range of the target.
 func poolApply() migration.Phases[*Planner] {
@@ -44,7 +45,7 @@ func poolRollback() migration.Phases[*Planner] {
 			Name: "verify", Title: "Verify that new addresses are unused",
 			Groups: func(p *Planner) []engine.Group { return p.verify(backward) },
 		},
-		{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyPool},
+		{Name: "tidy", Title: "Clean up", Groups: func(p *Planner) []engine.Group { return p.tidyPool(backward) }},
 	}
 }
 
@@ -57,7 +58,7 @@ func poolFinish() migration.Phases[*Planner] {
 			Groups: func(p *Planner) []engine.Group { return p.verify(forward) },
 		},
 		migration.FinalPhase[*Planner](),
-		{Name: "tidy", Title: "Clean up", Groups: (*Planner).tidyPool},
+		{Name: "tidy", Title: "Clean up", Groups: func(p *Planner) []engine.Group { return p.tidyPool(forward) }},
 	}
 }
 
@@ -74,13 +75,23 @@ func (p *Planner) commands() migration.Commands[*Planner] {
 }
 
 func (p *Planner) changePool(d engine.Direction) []engine.Group {
+	if p.nodes.Cilium.Pool != nil {
+		pool := p.podPool()
+		return engine.InOrder(pool.offer(d), pool.restartOperator())
+	}
 	c := cilium{tools: p.Tools, nodes: p.nodes, migration: p.Inventory.Spec.Name}
 	return engine.InOrder(c.configure(d), c.restartOperator(d))
 }
 
-func (p *Planner) tidyPool() []engine.Group {
+func (p *Planner) podPool() podPool { return podPool{tools: p.Tools, nodes: p.nodes} }
+
+func (p *Planner) tidyPool(d engine.Direction) []engine.Group {
 	c := cilium{tools: p.Tools, nodes: p.nodes, migration: p.Inventory.Spec.Name}
-	further := []engine.Step{p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name), c.forget()}
+	forget := c.forget()
+	if p.nodes.Cilium.Pool != nil {
+		forget = p.podPool().settle(d)
+	}
+	further := []engine.Step{p.ScaleBack(), clearNotes(p.Tools, p.Inventory.Spec.Name), forget}
 	if p.nodes.holdsAddress() && p.Agents == nil && len(p.Remains) == 0 { // else it goes with agents
 		further = append(further, p.Unprivilege())
 	}

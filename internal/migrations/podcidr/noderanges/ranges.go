@@ -36,6 +36,9 @@ func resolve(nodes []corev1.Node, s podmove.Spec, from Sources) ([]NodeRange, []
 	if err != nil {
 		return nil, nil, err
 	}
+	if from.Cilium.poolName() != "" {
+		return ranges, s.From, from.Cilium.allot(ranges, s, bits)
+	}
 	return ranges, s.From, allot(ranges, s, bits)
 }
 
@@ -187,10 +190,7 @@ func allot(ranges []NodeRange, s podmove.Spec, bits int) error {
 	}
 	targets, err := nodeipam.Allocate(holders, s.From, s.To[0], bits)
 	if err != nil {
-		return &spec.Error{
-			Field: podmove.Field + ".to", Problem: err.Error(),
-			Hint: "choose a wider target, or smaller ranges in " + podmove.Field + ".blockSize",
-		}
+		return full(err)
 	}
 	for i := range ranges {
 		r := &ranges[i]
@@ -201,6 +201,19 @@ func allot(ranges []NodeRange, s podmove.Spec, bits int) error {
 		r.Target = nodeipam.With(had, targets[r.Node.Name])
 	}
 	return allotOriginals(ranges, s, bits)
+}
+
+// full says that a target has not enough ranges.
+func full(err error) error {
+	return &spec.Error{
+		Field: podmove.Field + ".to", Problem: err.Error(),
+		Hint: "choose a wider target, or smaller ranges in " + podmove.Field + ".blockSize",
+	}
+}
+
+// fullOriginals says the same of the ranges that are left.
+func fullOriginals(err error) error {
+	return &spec.Error{Field: podmove.Field + ".from", Problem: err.Error(), Hint: "name the whole range that nodes had theirs of"}
 }
 
 // allotOriginals gives nodes that joined meanwhile ranges for the way back.
@@ -215,7 +228,7 @@ func allotOriginals(ranges []NodeRange, s podmove.Spec, bits int) error {
 	}
 	originals, err := nodeipam.Allocate(holders, nil, s.From[0], bits)
 	if err != nil {
-		return &spec.Error{Field: podmove.Field + ".from", Problem: err.Error(), Hint: "name the whole range that nodes had theirs of"}
+		return fullOriginals(err)
 	}
 	for i := range ranges {
 		if r := &ranges[i]; len(r.Original) == 0 {

@@ -90,7 +90,7 @@ func (w *troubled) playOperator(ctx context.Context) error {
 			},
 		})
 	}
-	n, err := ciliumipam.Get(ctx, w.c, "a")
+	n, err := ciliumipam.Get(ctx, w.c, "a", "")
 	if err == nil && n == nil {
 		w.reserved = nil
 	}
@@ -149,7 +149,7 @@ func (w *troubled) playAgent(ctx context.Context) error {
 	if err := w.c.List(ctx, all, client.InNamespace("kube-system"), client.MatchingFields{"spec.nodeName": "a"}); err != nil {
 		return err
 	}
-	n, err := ciliumipam.Get(ctx, w.c, "a")
+	n, err := ciliumipam.Get(ctx, w.c, "a", "")
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (w *troubled) move(hold bool, sink func(engine.Event)) error {
 func (w *troubled) requireAsBefore() {
 	w.Helper()
 	w.eventually(func() error {
-		n, err := ciliumipam.Get(w.Context(), w.c, "a")
+		n, err := ciliumipam.Get(w.Context(), w.c, "a", "")
 		if err != nil || n == nil {
 			return fmt.Errorf("there is no ciliumnode: %w", err)
 		}

@@ -48,8 +48,11 @@ func PoolRoles() access.Roles {
 		Danger: []string{"Its holder can end every pod, and have Cilium lead any addresses to any node."},
 		Rules: []access.Rule{
 			{
-				Why:    "The pool of Cilium's operator.",
-				Rights: access.In(metav1.NamespaceSystem, access.Named(access.Grant("", "configmaps", "", "patch"), podnetwork.CiliumConfig)...),
+				Why: "The pool of Cilium's operator.",
+				Rights: slices.Concat(
+					access.In(metav1.NamespaceSystem, access.Named(access.Grant("", "configmaps", "", "patch"), podnetwork.CiliumConfig)...),
+					access.Grant(cluster.CiliumGroup, "ciliumpodippools", "", "get patch"),
+				),
 			},
 			{
 				Why:    "Ranges of nodes, and which they had before.",

@@ -32,7 +32,7 @@ func (n node) readCilium(ctx context.Context) (have ciliumNode, err error) {
 	if have.node, err = cordon.Read(ctx, n.cluster, n.name); err != nil || have.node == nil {
 		return have, err
 	}
-	if have.cilium, err = ciliumipam.Get(ctx, n.cluster, n.name); err != nil {
+	if have.cilium, err = ciliumipam.Get(ctx, n.cluster, n.name, n.pool); err != nil {
 		return have, err
 	}
 	have.agents, err = n.pods(ctx)
@@ -43,11 +43,19 @@ func (n node) readCilium(ctx context.Context) (have ciliumNode, err error) {
 	return have, err
 }
 
-// carries reports whether the CiliumNode has the next ranges of its node, maybe beside the former
-// one while the operator does not look.
-func (h ciliumNode) carries(ranges []string) bool {
-	has := h.cilium.PodCIDRs
-	return slices.Equal(has, ranges) || h.cilium.Ignored && len(has) > len(ranges) && slices.Equal(has[:len(ranges)], ranges)
+// carried reports whether a CiliumNode has the next ranges of its node, maybe beside the former one
+// while the operator does not look, or beside further ones of its pool.
+func (n node) carried(c *ciliumipam.CiliumNode) bool {
+	has := c.PodCIDRs
+	if n.pool != "" {
+		return !slices.ContainsFunc(has, n.leaves) && !slices.ContainsFunc(n.ranges, func(r string) bool { return !slices.Contains(has, r) })
+	}
+	return slices.Equal(has, n.ranges) || c.Ignored && len(has) > len(n.ranges) && slices.Equal(has[:len(n.ranges)], n.ranges)
+}
+
+// carriedAlone is the same without the former one.
+func (n node) carriedAlone(c *ciliumipam.CiliumNode) bool {
+	return n.carried(c) && len(c.Held) == 0 && (n.pool != "" || slices.Equal(c.PodCIDRs, n.ranges))
 }
 
 // restarted reports whether the agent has started since the range changed.
@@ -77,7 +85,7 @@ func (n node) give() engine.Step {
 		switch has := have.cilium; {
 		case has == nil:
 			return have, engine.NotYet("ciliumnode %s is not there", n.name)
-		case !have.carries(n.ranges):
+		case !n.carried(has):
 			return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
 		case has.Problem != "":
 			return have, engine.NotYet("Cilium's operator has not reserved the range of ciliumnode %s: %s", n.name, has.Problem)
@@ -91,9 +99,7 @@ func (n node) give() engine.Step {
 			engine.Change{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{
 				"metadata": map[string]any{"annotations": map[string]any{v1alpha1.AnnotationPodCIDRs: "the range it has"}},
 			}},
-			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
-				"spec": map[string]any{"ipam": map[string]any{"podCIDRs": n.ranges}},
-			}},
+			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{"spec": map[string]any{"ipam": n.carrying()}}},
 		),
 	}
 }
@@ -103,11 +109,11 @@ func (n node) writeRanges(ctx context.Context, have ciliumNode) error {
 	if have.cilium == nil {
 		return n.makeCilium(ctx, have.node)
 	}
-	if have.carries(n.ranges) {
+	if n.carried(have.cilium) {
 		return nil // the operator has yet to say that it has reserved it
 	}
 	err := cordon.Patch(ctx, n.cluster, have.node, func(found *corev1.Node) {
-		if had := strings.Join(have.cilium.PodCIDRs, ","); had != "" && found.Annotations[v1alpha1.AnnotationPodCIDRs] == "" {
+		if had := strings.Join(have.cilium.Own(), ","); had != "" && found.Annotations[v1alpha1.AnnotationPodCIDRs] == "" {
 			metav1.SetMetaDataAnnotation(&found.ObjectMeta, v1alpha1.AnnotationPodCIDRs, had)
 		}
 		for i := range have.agents {
@@ -117,12 +123,12 @@ func (n node) writeRanges(ctx context.Context, have ciliumNode) error {
 	if err != nil {
 		return err
 	}
-	return have.cilium.Give(ctx, n.cluster, n.ranges)
+	return have.cilium.Give(ctx, n.cluster, n.own(have.cilium))
 }
 
 // makeCilium makes the CiliumNode of a node, unless its agent has done so by now.
 func (n node) makeCilium(ctx context.Context, of *corev1.Node) error {
-	err := ciliumipam.Make(ctx, n.cluster, of, n.ranges)
+	err := ciliumipam.Make(ctx, n.cluster, of, n.pool, n.ranges)
 	if apierrors.IsAlreadyExists(err) {
 		return engine.NotYet("%w", err)
 	}
@@ -137,7 +143,12 @@ func (n node) restartCilium() engine.Step {
 	return &engine.Observed[[]corev1.Pod]{
 		Name: "agent/" + n.name, About: "Restart Cilium's agent on node " + n.name + ", which takes the range then", Limit: n.patience(),
 		As: engine.RoleMove, GoBack: n.goBack, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write:   func(ctx context.Context, old []corev1.Pod) error { return endPods(ctx, n.cluster, old, ended) },
+		Write: func(ctx context.Context, old []corev1.Pod) error {
+			if n.pool != "" {
+				return n.restartWriting(ctx, ended)
+			}
+			return endPods(ctx, n.cluster, old, ended)
+		},
 		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod */* of Cilium's agent on node " + n.name}),
 	}
 }
@@ -174,7 +185,7 @@ func (n node) readSettled(ctx context.Context, notes []string) (ciliumNode, erro
 		return have, err
 	}
 	switch has := have.cilium; {
-	case !slices.Equal(has.PodCIDRs, n.ranges) || has.Ignored:
+	case !n.carriedAlone(has) || has.Ignored:
 		return have, engine.NotYet("ciliumnode %s has the range %s", n.name, strings.Join(has.PodCIDRs, ","))
 	case noted(have.node, notes...):
 		return have, engine.NotYet("node %s has notes of its way", n.name)
@@ -201,15 +212,13 @@ func (n node) settle() engine.Step {
 					delete(found.Annotations, key)
 				}
 			})
-			if err != nil || slices.Equal(have.cilium.PodCIDRs, n.ranges) && !have.cilium.Ignored {
+			if err != nil || n.carriedAlone(have.cilium) && !have.cilium.Ignored {
 				return err
 			}
-			return have.cilium.Settle(ctx, n.cluster, n.ranges)
+			return have.cilium.Settle(ctx, n.cluster, n.own(have.cilium))
 		},
 		Changes: engine.Shows(
-			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
-				"spec": map[string]any{"ipam": map[string]any{"podCIDRs": n.ranges}},
-			}},
+			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{"spec": map[string]any{"ipam": n.carrying()}}},
 			engine.Change{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{
 				"metadata": map[string]any{"annotations": map[string]any{ciliumipam.IgnoreAnnotation: nil, v1alpha1.AnnotationCiliumAgent: nil}},
 			}},

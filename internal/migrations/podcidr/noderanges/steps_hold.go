@@ -36,6 +36,14 @@ func (s *Inventory) holdsAddress() bool {
 // held are what a node carries while it keeps its former address: the former range comes last.
 func (n node) held() []string { return append(slices.Clone(n.ranges), n.former.String()) }
 
+// leads reports whether a CiliumNode has other nodes lead both ranges to the node.
+func (n node) leads(c *ciliumipam.CiliumNode) bool {
+	if n.pool != "" {
+		return n.carried(c) && slices.Equal(c.Held, []string{n.former.String()})
+	}
+	return slices.Equal(c.PodCIDRs, n.held())
+}
+
 // holder is the pod that keeps a node's former address.
 func (n node) holder(image pull.Image) *corev1.Pod {
 	former := n.former.String()
@@ -148,7 +156,7 @@ func (n node) lead() engine.Step {
 		if err != nil || have.node == nil || have.restarted(n.ranges) {
 			return have, err
 		}
-		if has := have.cilium; has == nil || !slices.Equal(has.PodCIDRs, both) || !slices.Contains(has.Internal, router) {
+		if has := have.cilium; has == nil || !n.leads(has) || n.pool == "" && !slices.Contains(has.Internal, router) {
 			return have, engine.NotYet("ciliumnode %s does not carry %s", n.name, strings.Join(both, ","))
 		}
 		return have, nil
@@ -160,10 +168,10 @@ func (n node) lead() engine.Step {
 			if have.cilium == nil || !have.cilium.Ignored {
 				return engine.NotYet("Cilium's operator looks at ciliumnode %s", n.name)
 			}
-			return have.cilium.Lead(ctx, n.cluster, both, router)
+			return have.cilium.Lead(ctx, n.cluster, n.own(have.cilium), router, n.former.String())
 		},
 		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
-			"spec": map[string]any{"ipam": map[string]any{"podCIDRs": both}, "addresses": router.String()},
+			"spec": map[string]any{"ipam": n.carrying(n.former.String()), "addresses": router.String()},
 		}}),
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/verify/connectivity"
@@ -32,6 +33,12 @@ type node struct {
 	// former is the range that it leaves, and agents are the DaemonSets of Cilium.
 	former netip.Prefix
 	agents []client.ObjectKey
+	// pool is that of Cilium of which its ranges are, and left are all that pods leave; empty
+	// unless nodes have ranges of pools. holds says that the node keeps its former address
+	// meanwhile.
+	pool  string
+	left  []netip.Prefix
+	holds bool
 	// goBack, if set, is what steps do where they fail. wait is how long agents may take to start;
 	// zero is agentTime.
 	goBack func(failed error) ([]engine.Step, error)
@@ -42,6 +49,9 @@ func (n node) patience() time.Duration { return cmp.Or(n.wait, agentTime) }
 
 // away reports whether a pod has an address outside of the node's ranges.
 func (n node) away(pod *corev1.Pod) bool {
+	if n.pool != "" { // of which the node can have further ranges, and pods those of others
+		return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return podmove.Within(n.left, a) })
+	}
 	home := nodeipam.Range(n.ranges)
 	return slices.ContainsFunc(calico.PodAddresses(pod), func(a netip.Addr) bool { return a.Is4() && !home.Contains(a) })
 }
@@ -76,9 +86,9 @@ func (n node) recreate() engine.Step {
 }
 
 // networkAgents are DaemonSets that read the range of their node at their start (flannel:
-// pkg/subnet/kube; Cilium with ipam: kubernetes: pkg/node/sync), by the names in flannel-io/flannel
-// Documentation/kube-flannel.yml, kubernetes-sigs/kind images/kindnetd, cloudnativelabs/kube-router
-// daemonset/*.yaml and cilium/cilium install/kubernetes/cilium.
+// pkg/subnet/kube; Cilium with ipam: kubernetes: pkg/node/sync), by the names in
+// flannel-io/flannel Documentation/kube-flannel.yml, kubernetes-sigs/kind images/kindnetd,
+// cloudnativelabs/kube-router daemonset/*.yaml and cilium/cilium install/kubernetes/cilium.
 func networkAgents() []string {
 	return []string{"kube-flannel-ds", "kube-flannel", "kindnet", "kube-router", "cilium"}
 }

@@ -111,7 +111,7 @@ func (c cilium) forget() engine.Step {
 func (c cilium) restartOperator(d engine.Direction) engine.Step {
 	pool, ended := c.nodes.poolAt(d == engine.Backward), map[types.UID]bool{}
 	read := func(ctx context.Context) ([]corev1.Pod, error) {
-		all, err := ciliumipam.List(ctx, c.tools.Cluster)
+		all, err := ciliumipam.List(ctx, c.tools.Cluster, "")
 		if err != nil {
 			return nil, err
 		}

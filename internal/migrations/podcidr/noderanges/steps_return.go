@@ -121,7 +121,7 @@ func (n node) turnBack(why string) engine.Step {
 			return have, engine.Anew("node %s has no notes of its way back", n.name)
 		case have.cilium == nil:
 			return have, engine.Anew("ciliumnode %s is not there", n.name)
-		case !have.cilium.Ignored || !have.carries(n.ranges):
+		case !have.cilium.Ignored || !n.carried(have.cilium):
 			return have, engine.Anew("ciliumnode %s has the range %s", n.name, strings.Join(have.cilium.PodCIDRs, ","))
 		}
 		return have, nil
@@ -142,18 +142,16 @@ func (n node) turnBack(why string) engine.Step {
 				return err
 			case have.cilium == nil:
 				return n.makeCilium(ctx, have.node)
-			case have.cilium.Ignored && have.carries(n.ranges):
+			case have.cilium.Ignored && n.carried(have.cilium):
 				return nil
 			}
-			return have.cilium.Withdraw(ctx, n.cluster, n.ranges) // its agent may be away, and copies nothing
+			return have.cilium.Withdraw(ctx, n.cluster, n.own(have.cilium)) // its agent may be away, and copies nothing
 		},
 		Changes: engine.Shows(
 			engine.Change{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{"metadata": map[string]any{"annotations": map[string]any{
 				v1alpha1.AnnotationReturning: why, ciliumipam.IgnoreAnnotation: "true",
 			}}}},
-			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
-				"spec": map[string]any{"ipam": map[string]any{"podCIDRs": n.ranges}},
-			}},
+			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{"spec": map[string]any{"ipam": n.carrying()}}},
 		),
 	}
 }
@@ -197,6 +195,9 @@ func (n node) restartAgain(replaced *metav1.Time) engine.Step {
 		Write: func(ctx context.Context, old []corev1.Pod) error {
 			if ended == nil {
 				ended = map[types.UID]bool{}
+			}
+			if err := n.carryOn(ctx); err != nil {
+				return err
 			}
 			return endPods(ctx, n.cluster, old, ended)
 		},
@@ -259,7 +260,7 @@ func (n node) release() engine.Step {
 		Name: "settle/" + n.name, About: fmt.Sprintf("Have CiliumNode %s carry the range %s as before", n.name, strings.Join(n.ranges, ",")),
 		As: engine.RoleMove, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
 		Write: func(ctx context.Context, have ciliumNode) error {
-			if err := have.cilium.Settle(ctx, n.cluster, n.ranges); err != nil { // while notes have another run do so
+			if err := have.cilium.Settle(ctx, n.cluster, n.own(have.cilium)); err != nil { // while notes have another run do so
 				return err
 			}
 			return cordon.Patch(ctx, n.cluster, have.node, func(found *corev1.Node) {
@@ -269,9 +270,7 @@ func (n node) release() engine.Step {
 			})
 		},
 		Changes: engine.Shows(
-			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
-				"spec": map[string]any{"ipam": map[string]any{"podCIDRs": n.ranges}},
-			}},
+			engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{"spec": map[string]any{"ipam": n.carrying()}}},
 			engine.Change{Verb: "patch", Object: "Node " + n.name, Body: map[string]any{"metadata": map[string]any{"annotations": none}}},
 		),
 	}
