@@ -30,7 +30,8 @@ type speaker struct {
 
 type agentState struct {
 	sequence int64
-	// heard is when its sequence last advanced, well without a problem, began when first seen.
+	// heard is when its sequence last advanced, well without a problem, began when first seen or
+	// last excused.
 	heard, well, began time.Time
 	// armed is true once all its probes were answered for a while; since is when, by its clock.
 	armed bool
@@ -118,12 +119,13 @@ func (t *Tally) strange(a Agent) string {
 		strings.ToLower(string(a.Origin)), instance)
 }
 
-// Excuse ignores losses on a node, or counts them again once all is well there.
+// Excuse ignores losses on a node, or counts them again once all is well there. An agent that is
+// not heard of afterwards does not count again: it may have left, and its last report stays.
 func (t *Tally) Excuse(node string, is bool) {
 	t.excused[node] = is
 	for k, s := range t.agents {
 		if k.Node == node && is {
-			s.armed = false
+			s.armed, s.began = false, s.heard
 		}
 	}
 }

@@ -25,6 +25,8 @@ func (t *Tally) Unarmed(agents []Agent) []string {
 			all = append(all, fmt.Sprintf("node %s: %s", a.Node, s.problem))
 		case !s.measuring.well():
 			all = append(all, t.Unmeasuring([]Agent{a})...)
+		case !s.armed && !s.heard.After(s.began):
+			all = append(all, fmt.Sprintf("node %s is to report again from the network of %ss", a.Node, strings.ToLower(string(a.Origin))))
 		case !s.armed && s.disquiet == "":
 			all = append(all, fmt.Sprintf("node %s has just begun to probe", a.Node))
 		case !s.armed:

@@ -352,6 +352,30 @@ func TestExcused(t *testing.T) {
 	}
 }
 
+// TestAgentsThatHaveLeft: the last report of an agent that left with the pods of its node does not
+// stand for the next one, which may be long in starting, however often the other agent reports.
+func TestAgentsThatHaveLeft(t *testing.T) {
+	s := newScript(t)
+	for range 3 {
+		s.tick(0, true)
+	}
+	s.tally.Excuse("n", true)
+	s.tick(0, true)
+	s.tally.Excuse("n", true)
+	last := s.report.Status.Agents[1].Sequence
+	ended := func(r *v1alpha1.NodeReport) { r.Status.Agents[1].Sequence = last }
+	s.tick(0, true, ended)
+	s.tally.Excuse("n", false)
+	for range 3 {
+		s.tick(0, true, ended)
+	}
+	s.unsettled(1)
+	s.instance = "b"
+	s.tick(0, true)
+	s.tick(0, true)
+	s.unsettled(0)
+}
+
 // TestUnderWayWhenItBegins: what was due before losses count, and fails after, is what came before:
 // a run that follows on trouble begins when the trouble is over.
 func TestUnderWayWhenItBegins(t *testing.T) {
