@@ -1,12 +1,20 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // LookOf makes the Look of an Observed from a function that returns nil once the result is there,
-// and NotYet before.
+// and NotYet before. After any other error there is nothing that a write could go by, even if the
+// next look may be answered.
 func LookOf[T any](read func(context.Context) (T, error)) func(context.Context) (State, T, error) {
 	return func(ctx context.Context) (State, T, error) {
 		seen, err := read(ctx)
+		var later *notYetError
+		if err != nil && !errors.As(err, &later) {
+			return Unknown, seen, err
+		}
 		state, err := StateOf(err)
 		return state, seen, err
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/replumb/replumb/internal/engine"
 )
 
@@ -35,5 +37,34 @@ func TestLookAndProofOfOneFunction(t *testing.T) {
 	value = 3
 	if state, err := s.State(t.Context()); state != engine.Unknown || err == nil {
 		t.Errorf("state: %v, %v", state, err)
+	}
+}
+
+// TestAnUnansweredLookWritesNothing: an API server that is away for a moment has shown nothing that
+// a write could go by. The step looks again.
+func TestAnUnansweredLookWritesNothing(t *testing.T) {
+	away, value := 2, 0
+	read := func(context.Context) (*int, error) {
+		if away > 0 {
+			away--
+			return nil, apierrors.NewServiceUnavailable("it restarts")
+		}
+		if value == 0 {
+			return &value, engine.NotYet("it is zero")
+		}
+		return &value, nil
+	}
+	s := &engine.Observed[*int]{
+		Name: "a", Look: engine.LookOf(read), Proof: engine.ProofOf(read),
+		Write: func(_ context.Context, seen *int) error {
+			if seen == nil {
+				return errors.New("written without a look")
+			}
+			*seen = 1
+			return nil
+		},
+	}
+	if err := engine.Drive(t.Context(), s); err != nil || value != 1 {
+		t.Errorf("drive: %v, value %d", err, value)
 	}
 }
