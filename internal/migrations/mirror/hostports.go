@@ -5,11 +5,9 @@ import (
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
-	scheduling "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"github.com/replumb/replumb/internal/kube/inventory"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // hostPortProblem is a port of nodes that a copy cannot have.
@@ -47,19 +45,9 @@ func hostPortProblems(s *Inventory) []hostPortProblem {
 	return out
 }
 
-// fits reports whether a pod may be on a node, as far as labels and taints go.
+// fits reports whether a node that serves takes a pod.
 func fits(pod *corev1.PodSpec, node *corev1.Node) bool {
-	if !inventory.NodeReady(node) || node.Spec.Unschedulable {
-		return false
-	}
-	chosen, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *pod}).Match(node)
-	if err != nil || !chosen {
-		return false
-	}
-	_, refused := scheduling.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Tolerations, func(t *corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
-	}, true)
-	return !refused
+	return inventory.NodeReady(node) && !node.Spec.Unschedulable && workload.Fits(pod, node)
 }
 
 // holder is whose a port is on a node; empty, if it is free.

@@ -18,7 +18,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/disruption/leaving"
-	"github.com/replumb/replumb/internal/kube/disruption/rollout"
+	"github.com/replumb/replumb/internal/kube/workload"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/network/bridge"
 )
@@ -218,7 +218,7 @@ func kept(p *corev1.Pod, all []appsv1.DaemonSet, migration string) []labels.Sele
 		}
 		taint := leavingTaint(migration, corev1.TaintEffectNoSchedule)
 		selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
-		tolerates := rollout.Tolerates(d.Spec.Template.Spec.Tolerations, &taint) || rollout.Tolerates(p.Spec.Tolerations, &taint)
+		tolerates := workload.Tolerates(d.Spec.Template.Spec.Tolerations, &taint) || workload.Tolerates(p.Spec.Tolerations, &taint)
 		if err == nil && tolerates {
 			return []labels.Selector{selector}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // Leaving says which pods are to leave a node, and how.
@@ -272,17 +273,5 @@ func (s *drainStep) goes(p *corev1.Pod) bool {
 		return false
 	}
 	ref := metav1.GetControllerOfNoCopy(p)
-	return ref == nil || ref.Kind != KindDaemonSet || !Tolerates(p.Spec.Tolerations, &s.leaving.Taint)
-}
-
-// Tolerates reports whether one of the tolerations is for a taint.
-func Tolerates(all []corev1.Toleration, taint *corev1.Taint) bool {
-	for i := range all {
-		t := &all[i]
-		covers := t.Effect == "" || t.Effect == taint.Effect
-		if covers && (t.Key == "" || t.Key == taint.Key) && (t.Operator == corev1.TolerationOpExists || t.Value == taint.Value) {
-			return true
-		}
-	}
-	return false
+	return ref == nil || ref.Kind != KindDaemonSet || !workload.Tolerates(p.Spec.Tolerations, &s.leaving.Taint)
 }

@@ -3,16 +3,15 @@ package rollout
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/internal/engine"
+	"github.com/replumb/replumb/internal/kube/workload"
 )
 
 // elsewhere returns nil if a DaemonSet can do without its pod on this node: it has those that
@@ -46,7 +45,8 @@ func (s *drainStep) elsewhere(ctx context.Context, p *corev1.Pod, ref *metav1.Ow
 	return engine.NotYet("%s %s/%s has %d of %d pods ready on other nodes", ref.Kind, p.Namespace, ref.Name, ready, want)
 }
 
-// wantedElsewhere is how many other nodes take a pod of a DaemonSet, and are ready.
+// wantedElsewhere is how many other nodes take a pod of a DaemonSet, cordoned or not, and are ready
+// (NodeShouldRunDaemonPod in k8s.io/kubernetes/pkg/controller/daemon).
 func (s *drainStep) wantedElsewhere(ctx context.Context, p *corev1.Pod, ref *metav1.OwnerReference) (want int, err error) {
 	set := &appsv1.DaemonSet{}
 	err = s.Client.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: ref.Name}, set)
@@ -57,7 +57,7 @@ func (s *drainStep) wantedElsewhere(ctx context.Context, p *corev1.Pod, ref *met
 		return 0, fmt.Errorf("daemonset %s/%s: %w", p.Namespace, ref.Name, err)
 	}
 	err = each(ctx, s.Client, &corev1.NodeList{}, func(n *corev1.Node) {
-		if n.Name != p.Spec.NodeName && !away(n) && runsOn(&set.Spec.Template.Spec, n) {
+		if n.Name != p.Spec.NodeName && !away(n) && workload.Fits(&set.Spec.Template.Spec, n, corev1.TaintNodeUnschedulable) {
 			want++
 		}
 	})
@@ -65,15 +65,4 @@ func (s *drainStep) wantedElsewhere(ctx context.Context, p *corev1.Pod, ref *met
 		return 0, fmt.Errorf("nodes that take pods of daemonset %s/%s: %w", p.Namespace, ref.Name, err)
 	}
 	return want, nil
-}
-
-// runsOn reports whether a node takes pods of a DaemonSet, which tolerate that it is cordoned
-// (NodeShouldRunDaemonPod in k8s.io/kubernetes/pkg/controller/daemon).
-func runsOn(spec *corev1.PodSpec, n *corev1.Node) bool {
-	if fits, err := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec}).Match(n); err != nil || !fits {
-		return false
-	}
-	return !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Effect != corev1.TaintEffectPreferNoSchedule && t.Key != corev1.TaintNodeUnschedulable && !Tolerates(spec.Tolerations, &t)
-	})
 }
