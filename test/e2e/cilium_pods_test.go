@@ -39,7 +39,6 @@ func TestCiliumPods(t *testing.T) {
 	native := map[string]string{ciliumipam.RoutingKey: "native", ciliumipam.DirectKey: "true", ciliumipam.NativeKey: bothPods}
 	byNodes := maps.Clone(native)
 	byNodes[ciliumipam.ModeKey] = ciliumipam.Kubernetes
-	ofPools := map[string]string{ciliumipam.ModeKey: ciliumipam.MultiPool, "enable-bpf-masquerade": "true"}
 	for _, tt := range []struct {
 		topology lab.Topology
 		// config is set before anything is called.
@@ -59,21 +58,13 @@ func TestCiliumPods(t *testing.T) {
 			killed: []string{"drain/node1", "switch/node1", "agent/node2"},
 		},
 		{
-			topology: withCilium("e2e-cilium-multi", lab.NoProxy, lab.NoProxy), config: ofPools,
+			topology: withCilium("e2e-cilium-multi", lab.NoProxy, lab.NoProxy), config: ofPools(),
 			killed: []string{"pool/operator", "lead/node1", "agent/node2"},
 		},
 	} {
 		t.Run(tt.topology.Name, func(t *testing.T) {
 			l := bringUp(t, tt.topology)
-			if tt.config != nil {
-				if !slices.Contains(tt.topology.Nodes, lab.NoProxy) {
-					must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
-				}
-				makePool(t, l, tt.config)
-				configureCilium(t, l, tt.config)
-				restartCilium(t, l)
-				forgetFormerRanges(t, l, tt.config)
-			}
+			reconfigureCilium(t, l, tt.config)
 			mode := cmp.Or(tt.config[ciliumipam.ModeKey], ciliumipam.ClusterPool)
 			m := ciliumMove{l: l, s: ciliumUnderTraffic(t, l), file: writeNodes(t), mode: mode}
 			m.run(t, tt.killed)
@@ -92,6 +83,26 @@ type ciliumMove struct {
 	s    *shop
 	file string
 	mode string
+}
+
+// ofPools has nodes get their ranges of CiliumPodIPPools.
+func ofPools() map[string]string {
+	return map[string]string{ciliumipam.ModeKey: ciliumipam.MultiPool, "enable-bpf-masquerade": "true"}
+}
+
+// reconfigureCilium has a lab in which nothing is called yet run Cilium with a configuration; nil is that which it has.
+func reconfigureCilium(t *testing.T, l *lab.Lab, config map[string]string) {
+	t.Helper()
+	if config == nil {
+		return
+	}
+	if l.ProxyModes()[l.NodeNames()[0]] != string(lab.NoProxy) {
+		must(t, l.Workers().RestartProxies(t.Context(), netip.MustParsePrefix(bothPods)))
+	}
+	makePool(t, l, config)
+	configureCilium(t, l, config)
+	restartCilium(t, l)
+	forgetFormerRanges(t, l, config)
 }
 
 // poolOf is the pool of which nodes have their ranges; empty unless there are several.
@@ -194,37 +205,48 @@ func TestCiliumWatched(t *testing.T) {
 
 // TestCiliumReturns has Cilium's agent on one node not start while its pods move: apply takes that node back by itself, loses nothing on the
 // way, on any node, and begins no other. Killed on the way back, it completes that before it stops. Once agents start, it moves all nodes.
+// Ranges of nodes are of Cilium's operator, and of a CiliumPodIPPool, where agents write to their CiliumNode themselves.
 func TestCiliumReturns(t *testing.T) {
-	l := bringUp(t, withCilium("e2e-cilium-returns", lab.NoProxy, lab.NoProxy))
-	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 6, LookUp: 3})
-	file, image := writeNodes(t), agentImage(t, l, "")
-	began := map[string]bool{}
-	o := operator{lab: l, killAt: func(e engine.Event) bool {
+	for name, config := range map[string]map[string]string{"e2e-cilium-returns": nil, "e2e-cilium-return-m": ofPools()} {
+		t.Run(name, func(t *testing.T) {
+			l := bringUp(t, withCilium(name, lab.NoProxy, lab.NoProxy))
+			reconfigureCilium(t, l, config)
+			mode := cmp.Or(config[ciliumipam.ModeKey], ciliumipam.ClusterPool)
+			m := ciliumMove{l: l, s: nodesUnderTraffic(t, l, traffic.Rates{Request: 6, LookUp: 3}), file: writeNodes(t), mode: mode}
+			returned := m.s.during(t, "the way there and back of a node whose agent does not start", func() { m.turnBack(t) })
+			returned.requireNothingLost(t, traffic.All)
+			m.requireReturned(t)
+			there := m.s.during(t, "the move once agents start", func() { attendNodes(t, l, newPods, "apply", "-f", m.file) })
+			there.requireNothingLost(t, traffic.All)
+			m.requireIn(t, netip.MustParsePrefix(newPods))
+			requireUpstreamLoses(t, l, m.s, mode)
+		})
+	}
+}
+
+// turnBack applies while the agent on node1 does not start, kills that on the node's way back, and applies again.
+func (m ciliumMove) turnBack(t *testing.T) {
+	t.Helper()
+	image, began := agentImage(t, m.l, ""), map[string]bool{}
+	o := operator{lab: m.l, killAt: func(e engine.Event) bool {
 		switch {
 		case e.Kind != engine.StepStarted:
 		case e.Step == "hold/node1" && !began["return/node1"]: // agents that run stay
-			agentImage(t, l, "replumb.local/absent:lab")
+			agentImage(t, m.l, "replumb.local/absent:lab")
 		case e.Step == "return/node1":
-			agentImage(t, l, image)
+			agentImage(t, m.l, image)
 		}
 		kill := e.Step == "canary/node1" && !began[e.Step] // none is there on the way out
 		began[e.Step] = true
 		return kill
 	}}
-	returned := s.during(t, "the way there and back of a node whose agent does not start", func() {
-		for _, want := range []int{-1, 1} {
-			events, code, _ := o.attend(t, command(t, "replumb", "apply", "-f", file, "-o", "json", "--kubeconfig", l.Kubeconfig()))
-			if code != want || !began["return/node1"] || began["cordon/node2"] {
-				t.Errorf("apply ends with exit code %d: %+v", code, events[max(0, len(events)-4):])
-			}
+	for _, want := range []int{-1, 1} {
+		cmd := command(t, "replumb", "apply", "-f", m.file, "-o", "json", "--kubeconfig", m.l.Kubeconfig())
+		events, code, _ := o.attend(t, cmd)
+		if code != want || !began["return/node1"] || began["cordon/node2"] {
+			t.Errorf("apply ends with exit code %d: %+v", code, events[max(0, len(events)-4):])
 		}
-	})
-	returned.requireNothingLost(t, traffic.All)
-	requireReturned(t, l)
-	there := s.during(t, "the move once agents start", func() { attendNodes(t, l, newPods, "apply", "-f", file) })
-	there.requireNothingLost(t, traffic.All)
-	ciliumMove{l: l, mode: ciliumipam.ClusterPool}.requireIn(t, netip.MustParsePrefix(newPods))
-	requireUpstreamLoses(t, l, s, ciliumipam.ClusterPool)
+	}
 }
 
 // agentImage has agents that start from now on run an image, and returns the one of before; an empty one changes nothing but that agents that
@@ -251,23 +273,17 @@ func agentImage(t *testing.T, l *lab.Lab, image string) (before string) {
 }
 
 // requireReturned fails the test unless every node has its former range, takes pods, and tells nothing of a way.
-func requireReturned(t *testing.T, l *lab.Lab) {
+func (m ciliumMove) requireReturned(t *testing.T) {
 	t.Helper()
 	from := netip.MustParsePrefix(oldPods)
-	requirePodsIn(t, l, from)
-	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, l), "")
-	must(t, err)
-	for name, n := range nodes {
-		if len(n.PodCIDRs) != 1 || !from.Overlaps(netip.MustParsePrefix(n.PodCIDRs[0])) || n.Ignored || !n.Lives(from) {
-			t.Errorf("ciliumnode %s has %v, its agent %v", name, n.PodCIDRs, n.Internal)
-		}
-	}
-	for name, n := range nodesByName(t, l) {
+	requirePodsIn(t, m.l, from)
+	m.requireRanges(t, from)
+	for name, n := range nodesByName(t, m.l) {
 		if n.Spec.Unschedulable || n.Annotations[v1alpha1.AnnotationReturning] != "" || n.Annotations[v1alpha1.AnnotationCiliumAgent] != "" {
 			t.Errorf("node %s has %v and is unschedulable: %t", name, n.Annotations, n.Spec.Unschedulable)
 		}
 	}
-	requireNothingOnLoopback(t, l)
+	requireNothingOnLoopback(t, m.l)
 }
 
 // ciliumUnderTraffic has clients on nodes call Services without policies, and clients in pods, which move, call others with them.
@@ -298,17 +314,10 @@ func (sp span) requireHarmless(t *testing.T) {
 func (m ciliumMove) requireIn(t *testing.T, in netip.Prefix) {
 	t.Helper()
 	requirePodsIn(t, m.l, in)
-	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, m.l), poolOf(m.mode))
-	must(t, err)
-	if len(nodes) != len(m.l.NodeNames()) {
-		t.Errorf("there are %d CiliumNodes for %d nodes", len(nodes), len(m.l.NodeNames()))
-	}
-	for name, n := range nodes {
-		apart := slices.ContainsFunc(n.All(), func(text string) bool { return !in.Overlaps(netip.MustParsePrefix(text)) })
-		if apart || len(n.All()) != 1 && m.mode != ciliumipam.MultiPool || n.Problem != "" || n.Ignored || !n.Lives(in) {
-			t.Errorf("ciliumnode %s has %v, its agent %v, the operator says %q", name, n.All(), n.Internal, n.Problem)
+	for name, n := range m.requireRanges(t, in) {
+		if n.Problem != "" {
+			t.Errorf("of ciliumnode %s the operator says %q", name, n.Problem)
 		}
-		t.Logf("node %s has %v", name, n.All())
 	}
 	requireNothingOnLoopback(t, m.l)
 	switch m.mode {
@@ -325,6 +334,24 @@ func (m ciliumMove) requireIn(t *testing.T, in netip.Prefix) {
 			t.Errorf("the pool has %v, not %s first, and noted is %+v", pool.Ranges, in, pool.Note)
 		}
 	}
+}
+
+// requireRanges fails the test unless CiliumNodes have ranges within one alone, and agents live there.
+func (m ciliumMove) requireRanges(t *testing.T, in netip.Prefix) map[string]*ciliumipam.CiliumNode {
+	t.Helper()
+	nodes, err := ciliumipam.List(t.Context(), clusterClient(t, m.l), poolOf(m.mode))
+	must(t, err)
+	if len(nodes) != len(m.l.NodeNames()) {
+		t.Errorf("there are %d CiliumNodes for %d nodes", len(nodes), len(m.l.NodeNames()))
+	}
+	for name, n := range nodes {
+		apart := slices.ContainsFunc(n.All(), func(text string) bool { return !in.Overlaps(netip.MustParsePrefix(text)) })
+		if apart || len(n.All()) != 1 && m.mode != ciliumipam.MultiPool || n.Ignored || !n.Lives(in) {
+			t.Errorf("ciliumnode %s has %v, its agent %v", name, n.All(), n.Internal)
+		}
+		t.Logf("node %s has %v", name, n.All())
+	}
+	return nodes
 }
 
 func configureCilium(t *testing.T, l *lab.Lab, data map[string]string) {

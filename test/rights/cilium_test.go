@@ -209,7 +209,7 @@ func (c *ciliumWorld) restarted(ctx context.Context, p *corev1.Pod) {
 func (c *ciliumWorld) agent(ctx context.Context, p *corev1.Pod, n *ciliumipam.CiliumNode) {
 	own := nodeipam.Range(n.Own())
 	if !c.agents[p.UID] && own.IsValid() {
-		if !n.Lives(own) && n.Lead(ctx, c, n.PodCIDRs, ciliumipam.Router(own)) != nil {
+		if !n.Lives(own) && n.Lead(ctx, c, n.PodCIDRs, ciliumipam.Router(own), n.Held...) != nil {
 			return
 		}
 		c.agents[p.UID], c.ranges[n.Name] = true, own

@@ -79,7 +79,7 @@ kind: CiliumNode
 metadata: {name: a}
 spec:
   addresses: [{type: InternalIP, ip: 192.0.2.1}, {type: CiliumInternalIP, ip: 10.0.0.7}, {type: CiliumInternalIP, ip: "fd00::7"}]
-  ipam: {podCIDRs: [10.0.0.0/24, "fd00::/120"]}
+  ipam: {podCIDRs: [10.0.0.0/24, "fd00::/120", 10.1.0.0/24]}
 status: {ipam: {operator-status: {error: no room}}}
 `
 	u := &unstructured.Unstructured{}
@@ -87,12 +87,11 @@ status: {ipam: {operator-status: {error: no room}}}
 		t.Fatal(err)
 	}
 	n, err := ReadNode(u, "")
-	if err != nil || n.Name != "a" || len(n.PodCIDRs) != 2 || n.Problem != "no room" {
+	if err != nil || n.Name != "a" || n.Problem != "no room" {
 		t.Fatalf("%+v, %v", n, err)
 	}
-	n.PodCIDRs = append(n.PodCIDRs, "10.1.0.0/24")
-	if got := n.Own(); !slices.Equal(got, []string{"10.0.0.0/24", "fd00::/120"}) {
-		t.Errorf("its own are %v", got)
+	if !slices.Equal(n.PodCIDRs, []string{"10.0.0.0/24", "fd00::/120"}) || !slices.Equal(n.Held, []string{"10.1.0.0/24"}) || len(n.Further(nil)) > 0 {
+		t.Errorf("its own are %v, it holds %v", n.PodCIDRs, n.Held)
 	}
 	if !n.Lives(netip.MustParsePrefix("10.0.0.0/24")) || n.Lives(netip.MustParsePrefix("192.0.2.0/24")) {
 		t.Errorf("it has %v", n.Internal)

@@ -33,8 +33,8 @@ const Device = "cilium_host"
 
 const internalIP = "CiliumInternalIP"
 
-// HoldingPool is the name under which a CiliumNode keeps a range that other nodes still lead to it,
-// and of which its own agent gives no addresses. There is no such pool.
+// HoldingPool is the name under which a CiliumNode keeps a range that other nodes still lead to
+// it, and of which its own agent gives no addresses. There is no such pool.
 const HoldingPool = "replumb"
 
 // CiliumNode is one, as far as ranges go (pkg/k8s/apis/cilium.io/v2 and pkg/ipam/types).
@@ -42,9 +42,10 @@ type CiliumNode struct {
 	Name string
 	// Pool is that of which PodCIDRs are; empty with cluster-pool. Its agent writes them as well.
 	Pool string
-	// PodCIDRs are in no order with a pool; the one in which the node lives comes first.
+	// PodCIDRs are the ranges of which the node's agent gives pods addresses: one of each family,
+	// or as many of the pool as they need. The one in which the node lives comes first.
 	PodCIDRs []string
-	// Held are ranges beside those of the pool, which are led to the node.
+	// Held are ranges beside them that are led to the node (see Lead).
 	Held []string
 	// Internal are the addresses of the node within its own ranges (CiliumInternalIP), which its
 	// agent takes when it starts.
@@ -91,7 +92,7 @@ func ReadNode(u *unstructured.Unstructured, pool string) (*CiliumNode, error) {
 		return nil, fmt.Errorf("ciliumnode %s: %w", u.GetName(), err)
 	}
 	n := &CiliumNode{
-		Name: u.GetName(), Pool: pool, PodCIDRs: f.Spec.IPAM.PodCIDRs, Problem: f.Status.IPAM.OperatorStatus.Error,
+		Name: u.GetName(), Pool: pool, Problem: f.Status.IPAM.OperatorStatus.Error,
 		Ignored: u.GetAnnotations()[IgnoreAnnotation] == "true", object: u,
 	}
 	for _, a := range f.Spec.Addresses {
@@ -99,14 +100,15 @@ func ReadNode(u *unstructured.Unstructured, pool string) (*CiliumNode, error) {
 			n.Internal = append(n.Internal, ip)
 		}
 	}
-	if pool != "" {
+	if pool == "" {
+		n.PodCIDRs, n.Held = firstOfFamilies(f.Spec.IPAM.PodCIDRs)
+	} else {
 		n.readAllocated(f.Spec.IPAM.Pools.Allocated)
 	}
 	return n, nil
 }
 
 func (n *CiliumNode) readAllocated(all []allocation) {
-	n.PodCIDRs = nil
 	for _, a := range all {
 		switch a.Pool {
 		case n.Pool:
@@ -131,19 +133,35 @@ func (n *CiliumNode) All() []string { return slices.Concat(n.PodCIDRs, n.Held) }
 // Object is the whole of it as the cluster has it.
 func (n *CiliumNode) Object() client.Object { return n.object }
 
-// Own are the ranges of which the node's agent gives pods addresses: the first of each family. A
-// node that is on its way carries its former one behind them (see Lead).
-func (n *CiliumNode) Own() (own []string) {
-	seen := map[bool]bool{}
-	for _, text := range n.PodCIDRs {
-		p, err := netip.ParsePrefix(text)
-		if err != nil || seen[p.Addr().Is4()] {
-			continue
-		}
-		seen[p.Addr().Is4()] = true
-		own = append(own, text)
-	}
+// Own are the first ranges of each family.
+func (n *CiliumNode) Own() []string {
+	own, _ := firstOfFamilies(n.PodCIDRs)
 	return own
+}
+
+// firstOfFamilies leaves out what is no range.
+func firstOfFamilies(all []string) (first, further []string) {
+	seen := map[bool]bool{}
+	for _, text := range all {
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+		case seen[p.Addr().Is4()]:
+			further = append(further, text)
+		default:
+			seen[p.Addr().Is4()] = true
+			first = append(first, text)
+		}
+	}
+	return first, further
+}
+
+// Further are the ranges that it has of its pool beside others: pods can have addresses of them.
+func (n *CiliumNode) Further(others []string) []string {
+	if n.Pool == "" {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(n.PodCIDRs), func(r string) bool { return slices.Contains(others, r) })
 }
 
 // Lives reports whether the node has an address of its own in the range.
@@ -205,8 +223,8 @@ func Router(in netip.Prefix) netip.Addr {
 	return last.Prev().Prev() // agents leave out the last one (pkg/ipam/service/ipallocator)
 }
 
-// Make makes the CiliumNode of a Node that has none, with its ranges, and the Node's annotations as
-// agents copy them.
+// Make makes the CiliumNode of a Node that has none, with its ranges, and the Node's annotations
+// as agents copy them.
 func Make(ctx context.Context, c client.Client, node *corev1.Node, pool string, podCIDRs []string) error {
 	u := empty(node.Name)
 	u.SetAnnotations(node.Annotations)
@@ -300,6 +318,19 @@ func (n *CiliumNode) setRanges(u *unstructured.Unstructured, own []string, held 
 	return unstructured.SetNestedSlice(u.Object, all, "spec", "ipam", "pools", "allocated")
 }
 
+// Fields are those of a CiliumNode's spec.ipam that carry ranges of a pool, and held ones; an empty
+// name stands for cluster-pool.
+func Fields(pool string, own []string, held ...string) map[string]any {
+	if pool == "" {
+		return map[string]any{"podCIDRs": slices.Concat(own, held)}
+	}
+	allocated := []any{map[string]any{"pool": pool, "cidrs": own}}
+	if len(held) > 0 {
+		allocated = append(allocated, map[string]any{"pool": HoldingPool, "cidrs": held})
+	}
+	return map[string]any{"pools": map[string]any{"allocated": allocated}}
+}
+
 func anySlice(texts []string) (all []any) {
 	for _, t := range texts {
 		all = append(all, t)
@@ -308,14 +339,18 @@ func anySlice(texts []string) (all []any) {
 }
 
 func (n *CiliumNode) patch(ctx context.Context, c client.Client, change func(*unstructured.Unstructured) error) error {
-	u := n.object.DeepCopy()
-	err := change(u)
-	if err == nil {
-		patch := client.MergeFromWithOptions(n.object, client.MergeFromWithOptimisticLock{})
-		err = c.Patch(ctx, u, patch, client.FieldOwner(v1alpha1.FieldManager))
-	}
-	if err != nil {
+	if err := patch(ctx, c, n.object, change); err != nil {
 		return fmt.Errorf("ciliumnode %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+// patch changes an object as it was read. It carries the version, since agents and operators write
+// lists of it as well.
+func patch(ctx context.Context, c client.Client, object *unstructured.Unstructured, change func(*unstructured.Unstructured) error) error {
+	u := object.DeepCopy()
+	if err := change(u); err != nil {
+		return err
+	}
+	return c.Patch(ctx, u, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.FieldManager))
 }

@@ -3,6 +3,7 @@ package ciliumipam
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -115,19 +116,13 @@ func GetPool(ctx context.Context, c client.Reader, name string) (*PodPool, error
 
 // Set has a pool have ranges, in this order, and a note; nil takes the note off.
 func (p *PodPool) Set(ctx context.Context, c client.Client, ranges []netip.Prefix, note *PoolNote) error {
-	u := p.object.DeepCopy()
 	texts := make([]string, len(ranges))
 	for i, r := range ranges {
 		texts[i] = r.String()
 	}
-	err := unstructured.SetNestedStringSlice(u.Object, texts, "spec", "ipv4", "cidrs")
-	if err == nil {
-		err = setNote(u, note)
-	}
-	if err == nil {
-		patch := client.MergeFromWithOptions(p.object, client.MergeFromWithOptimisticLock{})
-		err = c.Patch(ctx, u, patch, client.FieldOwner(v1alpha1.FieldManager))
-	}
+	err := patch(ctx, c, p.object, func(u *unstructured.Unstructured) error {
+		return errors.Join(unstructured.SetNestedStringSlice(u.Object, texts, "spec", "ipv4", "cidrs"), setNote(u, note))
+	})
 	if err != nil {
 		return fmt.Errorf("ciliumpodippool %s: %w", p.Name, err)
 	}

@@ -259,6 +259,7 @@ func (w *ciliumWorld) waits(s engine.Step, says string) {
 // repeated by a run of its own, as after a kill, and finds nothing to do then.
 func TestCiliumNodeOnItsWay(t *testing.T) {
 	w := newCiliumWorld(t)
+	w.node.holds = true
 	n, image := w.node, pull.Image{Name: "replumb"}
 	again := func(s engine.Step) {
 		t.Helper()
@@ -295,13 +296,15 @@ func TestCiliumNodeOnItsWay(t *testing.T) {
 	w.operate()
 	again(n.lead())
 	again(n.give())
-	if got := w.now(); !slices.Equal(got.PodCIDRs, []string{nextRange, formerRange}) || !slices.Equal(got.Internal, []netip.Addr{netip.MustParseAddr("10.245.0.253")}) {
-		t.Errorf("the CiliumNode has %v and %v", got.PodCIDRs, got.Internal)
+	if got := w.now(); !slices.Equal(got.All(), []string{nextRange, formerRange}) || !slices.Equal(got.Internal, []netip.Addr{netip.MustParseAddr("10.245.0.253")}) {
+		t.Errorf("the CiliumNode has %v and %v", got.All(), got.Internal)
 	}
 
 	restart := n.restartCilium()
 	w.waits(restart, "has not taken the range")
-	must(t, w.write(restart))
+	if err := w.write(restart); !engine.Retryable(err) {
+		t.Errorf("its agent ends: %v", err)
+	}
 	w.restart()
 	again(restart)
 	again(n.hold(image))
@@ -326,8 +329,8 @@ func TestCiliumNodeOnItsWay(t *testing.T) {
 	}
 }
 
-// TestCiliumNodeIsGone: somebody has deleted the CiliumNode. It is made with the range that the
-// node is to have.
+// TestCiliumNodeIsGone: somebody has deleted the CiliumNode, before the range is given or after. It
+// is made with the range that the node is to have, which an agent finds that starts.
 func TestCiliumNodeIsGone(t *testing.T) {
 	w := newCiliumWorld(t)
 	must(t, w.c.Delete(t.Context(), w.now().Object()))
@@ -338,6 +341,14 @@ func TestCiliumNodeIsGone(t *testing.T) {
 	}
 	w.operate()
 	w.proven(w.node.give())
+
+	must(t, w.c.Delete(t.Context(), w.now().Object()))
+	if err := w.write(w.node.restartCilium()); !engine.Retryable(err) {
+		t.Errorf("its agent ends: %v", err)
+	}
+	if got := w.now(); got == nil || !slices.Equal(got.PodCIDRs, []string{nextRange}) {
+		t.Errorf("the next agent finds %+v", got)
+	}
 }
 
 // TestCiliumRangeOfAnother: the operator has given the range to a node that joined, and says so;
@@ -403,6 +414,8 @@ func TestCiliumOperatorLearnsItsPool(t *testing.T) {
 		t.Errorf("%d pods of the operator are left, %v", len(pods), err)
 	}
 	w.complain("allocator not configured")
+	w.waits(restart, "no pod that is ready")
+	w.operatorPod("operator-3")
 	w.proven(restart)
 
 	must(t, w.write(all.configure(backward)))

@@ -6,10 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/replumb/replumb/api/v1alpha1"
+	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/ciliumipam"
 )
 
@@ -191,5 +193,36 @@ func TestForeignModes(t *testing.T) {
 	_, err = New(found("10.245.0.0/16", carrying("a", "10.244.0.0/24", "")), Sources{Cilium: absent})
 	if err == nil || !strings.Contains(err.Error(), "ciliumpodippool green") {
 		t.Errorf("without its pool: %v", err)
+	}
+}
+
+// TestOperatorThatIsAway: a run waits for an operator that it may have restarted itself, and was
+// killed. Before anything has changed nobody does.
+func TestOperatorThatIsAway(t *testing.T) {
+	operator := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-operator"}}
+	operator.Spec.Template.Labels = map[string]string{"io.cilium/app": "operator"}
+	ranges := prefixesOf("10.244.0.0/16")
+	cm := &corev1.ConfigMap{Data: map[string]string{ciliumipam.ModeKey: ciliumipam.ClusterPool, ciliumipam.PoolKey: "10.244.0.0/16"}}
+	begun := cm.DeepCopy()
+	begun.Annotations = map[string]string{v1alpha1.AnnotationCiliumPool: "{}"}
+	for name, tt := range map[string]struct {
+		cilium *CiliumState
+		fails  bool
+	}{
+		"nothing is begun":           {NewCilium(cm, nil), true},
+		"the pool has changed":       {NewCilium(begun, nil), false},
+		"nothing is begun, of pools": {&CiliumState{ConfigMap: cm, Pool: &ciliumipam.PodPool{Ranges: ranges}}, true},
+		"the CiliumPodIPPool has changed": {
+			&CiliumState{ConfigMap: cm, Pool: &ciliumipam.PodPool{Ranges: ranges, Note: &ciliumipam.PoolNote{Ranges: ranges}}}, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			shared := found("10.245.0.0/16")
+			shared.Workloads.Deployments = []appsv1.Deployment{operator}
+			got := checkOperator(Input{Input: podmove.Input{Inventory: shared}, Cilium: tt.cilium, Pooled: true})
+			if (len(got) > 0) != tt.fails {
+				t.Errorf("%+v", got)
+			}
+		})
 	}
 }

@@ -296,13 +296,11 @@ func (p *Planner) restartAgents(n node) engine.Step {
 }
 
 func (p *Planner) drain(n node) engine.Step {
-	keeps := nodeipam.Range(n.ranges)
 	return p.Rollout().Drain(rollout.Leaving{
 		Node: n.name, Taint: cordon.Taint(p.Inventory.Spec.Name), Bare: p.Inventory.Spec.Roll.BarePods,
 		Patience: p.Inventory.Spec.Roll.JobWait.Duration,
 		Stays: func(pod *corev1.Pod) bool {
-			return pod.Labels[connectivity.Label] != "" || slices.ContainsFunc(calico.PodAddresses(pod), keeps.Contains) ||
-				n.pool != "" && len(pod.Status.PodIPs) > 0 && !n.away(pod)
+			return pod.Labels[connectivity.Label] != "" || len(calico.PodAddresses(pod)) > 0 && !n.away(pod)
 		},
 	})
 }

@@ -3,6 +3,7 @@
 package noderanges
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,19 +36,35 @@ import (
 // are played beside what is tested.
 type troubled struct {
 	*ciliumWorld
-	// sick keeps agents that start from becoming ready, away the operator from doing anything.
-	sick, away atomic.Bool
-	agents     int
-	operators  int
+	// sick keeps agents that start from becoming ready, mute from saying what they have taken, and
+	// away the operator from doing anything.
+	sick, mute, away atomic.Bool
+	agents           int
+	operators        int
 	// spoken are agents that have written to the CiliumNode since they started.
 	spoken map[types.UID]bool
+	// deadline is that of steps that have none of their own.
+	deadline time.Duration
+	// next is the range of the target that the node is to have.
+	next string
+	// ended is when an agent of a pool was missed first, latest what it had started with.
+	ended  time.Time
+	latest string
 }
 
-func newTroubled(t *testing.T) *troubled {
+func newTroubled(t *testing.T, pool string) *troubled {
 	t.Helper()
-	w := &troubled{ciliumWorld: newCiliumWorld(t), spoken: map[types.UID]bool{}}
+	w := &troubled{ciliumWorld: newCiliumWorld(t), spoken: map[types.UID]bool{}, next: nextRange, latest: formerRange, deadline: time.Minute}
+	w.mute.Store(true)
+	mode := ciliumipam.ClusterPool
+	if w.node.pool = pool; pool != "" {
+		mode = ciliumipam.MultiPool
+		w.next = "10.245.255.0/24" // the operator gives others from the beginning
+		w.allocated(formerOwn, formerRange)
+		w.complain("")
+	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-config"}, Data: map[string]string{
-		ciliumipam.ModeKey: ciliumipam.ClusterPool, ciliumipam.PoolKey: "10.245.0.0/16", ciliumipam.SizeKey: "24",
+		ciliumipam.ModeKey: mode, ciliumipam.PoolKey: "10.245.0.0/16", ciliumipam.SizeKey: "24",
 	}}
 	cm.Annotations = map[string]string{v1alpha1.AnnotationCiliumPool: `{"cluster-pool-ipv4-cidr":"10.244.0.0/16"}`}
 	must(t, w.c.Create(t.Context(), cm))
@@ -89,6 +106,9 @@ func (w *troubled) playOperator(ctx context.Context) error {
 				TerminationGracePeriodSeconds: ptr.To[int64](0),
 			},
 		})
+	}
+	if w.node.pool != "" { // it follows what CiliumNodes say
+		return nil
 	}
 	n, err := ciliumipam.Get(ctx, w.c, "a", "")
 	if err == nil && n == nil {
@@ -141,44 +161,77 @@ func (w *troubled) beReady(ctx context.Context, p *corev1.Pod) error {
 	return w.c.Status().Update(ctx, p)
 }
 
-// playAgent starts the agent anew where it is gone. One that is ready names its address in the
-// range with which it has started, and does so again whenever annotations of its Node change, which
-// it copies.
+// playAgent starts the agent anew where it is gone. One that runs names its address in the range
+// with which it has started, and does so again whenever annotations of its Node change, which it
+// copies.
 func (w *troubled) playAgent(ctx context.Context) error {
 	all := &corev1.PodList{}
 	if err := w.c.List(ctx, all, client.InNamespace("kube-system"), client.MatchingFields{"spec.nodeName": "a"}); err != nil {
 		return err
 	}
-	n, err := ciliumipam.Get(ctx, w.c, "a", "")
+	n, err := ciliumipam.Get(ctx, w.c, "a", w.node.pool)
 	if err != nil {
 		return err
 	}
 	if len(all.Items) == 0 && n != nil {
-		w.agents++
-		pod := agentPod(fmt.Sprintf("again-%d", w.agents))
-		pod.Annotations = map[string]string{"started-with": n.PodCIDRs[0]}
-		return w.c.Create(ctx, pod)
+		return w.startAgent(ctx, n)
 	}
 	for i := range all.Items {
 		p := &all.Items[i]
-		if w.sick.Load() && p.Annotations != nil {
-			continue
+		sick := w.sick.Load() && p.Annotations != nil
+		if !sick {
+			err = w.beReady(ctx, p)
 		}
-		if err := errors.Join(w.beReady(ctx, p), w.publish(ctx, n, p)); err != nil {
-			return err
+		if !sick || !w.mute.Load() {
+			err = errors.Join(err, w.publish(ctx, n, p))
 		}
 	}
-	return nil
+	return err
+}
+
+// startAgent has the last words of the one of a pool that has ended, which is later than replumb
+// ends it, and starts another with the range that the CiliumNode has a second later.
+func (w *troubled) startAgent(ctx context.Context, n *ciliumipam.CiliumNode) error {
+	if w.node.pool != "" && w.ended.IsZero() {
+		if err := w.say(ctx, n, w.latest, true); err != nil {
+			return err
+		}
+		w.ended = time.Now()
+	}
+	if w.node.pool != "" && time.Since(w.ended) < time.Second {
+		return nil
+	}
+	w.agents++
+	w.ended, w.latest = time.Time{}, n.PodCIDRs[0]
+	pod := agentPod(fmt.Sprintf("again-%d", w.agents))
+	pod.Annotations = map[string]string{"started-with": w.latest}
+	return w.c.Create(ctx, pod)
 }
 
 func (w *troubled) publish(ctx context.Context, n *ciliumipam.CiliumNode, agent *corev1.Pod) error {
 	found, err := cordon.Read(ctx, w.c, "a")
-	if err != nil || n == nil || w.spoken[agent.UID] && maps.Equal(n.Object().GetAnnotations(), found.Annotations) {
+	if err != nil || n == nil {
+		return err
+	}
+	has := cmp.Or(agent.Annotations["started-with"], formerRange)
+	silent := w.spoken[agent.UID] && maps.Equal(n.Object().GetAnnotations(), found.Annotations)
+	if silent && (w.node.pool == "" || n.Lives(netip.MustParsePrefix(has))) {
+		return nil
+	}
+	err = w.say(ctx, n, has, !w.spoken[agent.UID])
+	w.spoken[agent.UID] = err == nil
+	return err
+}
+
+// say is what an agent writes that has started with a range. It may give up all others of a pool.
+func (w *troubled) say(ctx context.Context, n *ciliumipam.CiliumNode, has string, alone bool) error {
+	found, err := cordon.Read(ctx, w.c, "a")
+	if err != nil {
 		return err
 	}
 	own := formerOwn
-	if agent.Annotations["started-with"] == nextRange {
-		own = anotherOwn
+	if r := netip.MustParsePrefix(has); !r.Contains(netip.MustParseAddr(own)) {
+		own = r.Addr().Next().String()
 	}
 	u := n.Object().DeepCopyObject().(*unstructured.Unstructured)
 	u.SetAnnotations(found.Annotations)
@@ -186,9 +239,13 @@ func (w *troubled) publish(ctx context.Context, n *ciliumipam.CiliumNode, agent 
 	if err := unstructured.SetNestedSlice(u.Object, addresses, "spec", "addresses"); err != nil {
 		return err
 	}
-	err = w.c.Update(ctx, u)
-	w.spoken[agent.UID] = err == nil
-	return err
+	if w.node.pool != "" && alone {
+		allocated := []any{map[string]any{"pool": w.node.pool, "cidrs": []any{has}}}
+		if err := unstructured.SetNestedSlice(u.Object, allocated, "spec", "ipam", "pools", "allocated"); err != nil {
+			return err
+		}
+	}
+	return w.c.Update(ctx, u)
 }
 
 // planner looks at the cluster as it is now.
@@ -210,11 +267,20 @@ func (w *troubled) planner(hold bool) *Planner {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium"},
 		Spec:       appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "cilium-agent"}}}}},
 	}}
-	survey, err := New(shared, Sources{Cilium: NewCilium(cm, map[string]*ciliumipam.CiliumNode{"a": w.now()})})
+	n, err := ciliumipam.Get(w.Context(), w.c, "a", w.node.pool)
+	must(w.T, err)
+	state := NewCilium(cm, map[string]*ciliumipam.CiliumNode{"a": n})
+	if w.node.pool != "" {
+		state.TakePools(map[string]*ciliumipam.PodPool{"default": {
+			Name: "default", Ranges: prefixesOf("10.245.0.0/16", "10.244.0.0/16"), Bits: 24,
+			Note: &ciliumipam.PoolNote{Ranges: prefixesOf("10.244.0.0/16")},
+		}})
+	}
+	survey, err := New(shared, Sources{Cilium: state})
 	must(w.T, err)
 	tools := migration.Deps{Cluster: w.c, Image: pull.Image{Name: "replumb"}}
 	p := &podmove.Planner{Base: migration.Base{Tools: tools, Migration: &v1alpha1.Migration{}}, Inventory: &survey.Inventory}
-	return &Planner{Planner: p, nodes: survey, agentWait: 3 * time.Second}
+	return &Planner{Planner: p, nodes: survey, agentWait: 5 * time.Second}
 }
 
 // move runs the way of the node, without what is written of it in the Migration.
@@ -222,7 +288,7 @@ func (w *troubled) move(hold bool, sink func(engine.Event)) error {
 	w.Helper()
 	groups := w.planner(hold).moveNodes(forward)
 	groups = groups[:len(groups)-1]
-	r := &engine.Runner{Deadline: 3 * time.Second, Sink: sink}
+	r := &engine.Runner{Deadline: w.deadline, Sink: sink}
 	return r.Run(w.Context(), &engine.Plan{Name: "apply", Phases: []engine.Phase{{Name: "nodes", Title: "Move", Groups: groups}}})
 }
 
@@ -230,14 +296,17 @@ func (w *troubled) move(hold bool, sink func(engine.Event)) error {
 func (w *troubled) requireAsBefore() {
 	w.Helper()
 	w.eventually(func() error {
-		n, err := ciliumipam.Get(w.Context(), w.c, "a", "")
+		n, err := ciliumipam.Get(w.Context(), w.c, "a", w.node.pool)
 		if err != nil || n == nil {
 			return fmt.Errorf("there is no ciliumnode: %w", err)
 		}
 		if !slices.Equal(n.PodCIDRs, []string{formerRange}) || n.Ignored || !n.Lives(netip.MustParsePrefix(formerRange)) {
 			return fmt.Errorf("the CiliumNode has %v, %v, ignored: %v", n.PodCIDRs, n.Internal, n.Ignored)
 		}
-		if !w.away.Load() && !strings.Contains(n.Problem, "not configured") {
+		if len(n.Held) > 0 {
+			return fmt.Errorf("the CiliumNode holds %v", n.Held)
+		}
+		if w.node.pool == "" && !w.away.Load() && !strings.Contains(n.Problem, "not configured") {
 			return fmt.Errorf("the operator says %q", n.Problem)
 		}
 		return nil
@@ -268,6 +337,9 @@ func requireReturned(t *testing.T, err error, says string) {
 func TestCiliumNodeReturns(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hold bool
+		pool string
+		// deadline is that of the step in which the trouble comes, unless it has its own.
+		deadline time.Duration
 		// trouble comes when the step begins, and goes when the node turns back.
 		at      string
 		trouble func(w *troubled)
@@ -284,8 +356,24 @@ func TestCiliumNodeReturns(t *testing.T) {
 			at: "agent/a", says: "node a", trouble: func(w *troubled) { w.sick.Store(true) },
 			gone: func(w *troubled) { w.sick.Store(false) },
 		},
+		"the agent does not come back, in a pool": {
+			hold: true, pool: "default", at: "agent/a", says: "node a", trouble: func(w *troubled) { w.sick.Store(true) },
+			gone: func(w *troubled) { w.sick.Store(false) },
+		},
+		"the agent of a pool has the next range, and does not come up": {
+			hold: true, pool: "default", at: "agent/a", says: "not ready", trouble: func(w *troubled) { w.sick.Store(true); w.mute.Store(false) },
+			gone: func(w *troubled) { w.sick.Store(false) },
+		},
+		"the same with native routing": {
+			pool: "default", at: "agent/a", says: "not ready", trouble: func(w *troubled) { w.sick.Store(true); w.mute.Store(false) },
+			gone: func(w *troubled) { w.sick.Store(false) },
+		},
+		"the agent has the next range, and does not come up": {
+			hold: true, at: "agent/a", says: "not ready", trouble: func(w *troubled) { w.sick.Store(true); w.mute.Store(false) },
+			gone: func(w *troubled) { w.sick.Store(false) },
+		},
 		"the operator is away": {
-			hold: true, at: "switch/a", says: "has not reserved", kept: true,
+			hold: true, at: "switch/a", says: "has not reserved", kept: true, deadline: 5 * time.Second,
 			trouble: func(w *troubled) {
 				w.away.Store(true)
 				_ = w.c.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace("kube-system"),
@@ -306,7 +394,8 @@ func TestCiliumNodeReturns(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newTroubled(t)
+			w := newTroubled(t, tt.pool)
+			w.deadline = cmp.Or(tt.deadline, w.deadline)
 			began := false
 			err := w.move(tt.hold, func(e engine.Event) {
 				switch {
@@ -325,7 +414,9 @@ func TestCiliumNodeReturns(t *testing.T) {
 			}
 			w.away.Store(false)
 			must(t, w.move(tt.hold, nil))
-			if n := w.now(); !slices.Equal(n.PodCIDRs, []string{nextRange}) || n.Ignored || n.Problem != "" {
+			n, err := ciliumipam.Get(t.Context(), w.c, "a", tt.pool)
+			must(t, err)
+			if !slices.Equal(n.PodCIDRs, []string{w.next}) || n.Ignored || n.Problem != "" {
 				t.Errorf("then the CiliumNode has %v, and the operator says %q", n.PodCIDRs, n.Problem)
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,15 +17,22 @@ import (
 // TestCiliumNodeReturnsAfterAKill: wherever the way back ends, the next command completes it before
 // anything else, and apply stops there.
 func TestCiliumNodeReturnsAfterAKill(t *testing.T) {
+	for name, pool := range map[string]string{"of the operator": "", "of a pool": "default"} {
+		t.Run(name, func(t *testing.T) { killOnTheWayBack(t, pool) })
+	}
+}
+
+// killOnTheWayBack kills it after its first step, after its second, and so on.
+func killOnTheWayBack(t *testing.T, pool string) {
 	for cut := 1; ; cut++ {
 		last := false
 		t.Run(fmt.Sprintf("after %d steps", cut), func(t *testing.T) {
-			w := newTroubled(t)
+			w := newTroubled(t, pool)
 			ctx, kill := context.WithCancelCause(t.Context())
 			w.sick.Store(true)
 			done, back := 0, false
 			groups := w.planner(true).moveNodes(forward)
-			r := &engine.Runner{Deadline: 3 * time.Second, Sink: func(e engine.Event) {
+			r := &engine.Runner{Deadline: w.deadline, Sink: func(e engine.Event) {
 				if back = back || e.Kind == engine.StepStarted && e.Step == "return/a"; !back {
 					return
 				}
@@ -49,7 +55,7 @@ func TestCiliumNodeReturnsAfterAKill(t *testing.T) {
 				t.Fatalf("a plan of the way back: %v", plan)
 			}
 			if plan != nil {
-				requireReturned(t, (&engine.Runner{Deadline: 3 * time.Second}).Run(t.Context(), plan), "node a")
+				requireReturned(t, (&engine.Runner{Deadline: w.deadline}).Run(t.Context(), plan), "node a")
 			}
 			w.requireAsBefore()
 		})

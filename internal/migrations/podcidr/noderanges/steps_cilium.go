@@ -3,13 +3,13 @@ package noderanges
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/replumb/replumb/api/v1alpha1"
@@ -43,19 +43,30 @@ func (n node) readCilium(ctx context.Context) (have ciliumNode, err error) {
 	return have, err
 }
 
-// carried reports whether a CiliumNode has the next ranges of its node, maybe beside the former one
-// while the operator does not look, or beside further ones of its pool.
+// carried reports whether a CiliumNode has the next ranges of its node, maybe beside further ones
+// of its pool, and holds the former one or not.
 func (n node) carried(c *ciliumipam.CiliumNode) bool {
-	has := c.PodCIDRs
-	if n.pool != "" {
-		return !slices.ContainsFunc(has, n.leaves) && !slices.ContainsFunc(n.ranges, func(r string) bool { return !slices.Contains(has, r) })
-	}
-	return slices.Equal(has, n.ranges) || c.Ignored && len(has) > len(n.ranges) && slices.Equal(has[:len(n.ranges)], n.ranges)
+	missing := func(r string) bool { return !slices.Contains(c.PodCIDRs, r) }
+	return !slices.ContainsFunc(c.PodCIDRs, n.leaves) && !slices.ContainsFunc(n.ranges, missing)
 }
 
 // carriedAlone is the same without the former one.
-func (n node) carriedAlone(c *ciliumipam.CiliumNode) bool {
-	return n.carried(c) && len(c.Held) == 0 && (n.pool != "" || slices.Equal(c.PodCIDRs, n.ranges))
+func (n node) carriedAlone(c *ciliumipam.CiliumNode) bool { return n.carried(c) && len(c.Held) == 0 }
+
+// own are the next ranges of a node, and further ones that it has of its pool already.
+func (n node) own(c *ciliumipam.CiliumNode) []string {
+	return slices.Concat(n.ranges, slices.DeleteFunc(c.Further(n.ranges), n.leaves))
+}
+
+// leaves reports whether a range is one that pods leave.
+func (n node) leaves(text string) bool {
+	p, err := netip.ParsePrefix(text)
+	return err == nil && slices.ContainsFunc(n.left, func(l netip.Prefix) bool { return nodeipam.Within(l, p) })
+}
+
+// carrying is what a CiliumNode says of its ranges, and of those that are held beside them.
+func (n node) carrying(held ...string) map[string]any {
+	return ciliumipam.Fields(n.pool, n.ranges, held...)
 }
 
 // restarted reports whether the agent has started since the range changed.
@@ -68,6 +79,18 @@ func (h ciliumNode) restarted(ranges []string) bool {
 // live are agents that are not ending.
 func (h ciliumNode) live() []corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(h.agents), func(p corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() })
+}
+
+// running fails unless an agent is ready on the node.
+func (h ciliumNode) running() error {
+	live := h.live()
+	switch {
+	case len(live) == 0:
+		return engine.NotYet("node %s has no agent of Cilium", h.node.Name)
+	case !connectivity.Ready(&live[0]):
+		return engine.NotYet("pod %s/%s is not ready: %s", live[0].Namespace, live[0].Name, connectivity.Why(&live[0]))
+	}
+	return nil
 }
 
 // livesIn reports whether the node has an address of its own within its ranges.
@@ -133,44 +156,6 @@ func (n node) makeCilium(ctx context.Context, of *corev1.Node) error {
 		return engine.NotYet("%w", err)
 	}
 	return err
-}
-
-// restartCilium restarts a node's agent, which takes the node's range, and an address for the node
-// itself, when it starts.
-func (n node) restartCilium() engine.Step {
-	ended := map[types.UID]bool{}
-	read := func(ctx context.Context) ([]corev1.Pod, error) { return n.staleCilium(ctx, ended) }
-	return &engine.Observed[[]corev1.Pod]{
-		Name: "agent/" + n.name, About: "Restart Cilium's agent on node " + n.name + ", which takes the range then", Limit: n.patience(),
-		As: engine.RoleMove, GoBack: n.goBack, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, old []corev1.Pod) error {
-			if n.pool != "" {
-				return n.restartWriting(ctx, ended)
-			}
-			return endPods(ctx, n.cluster, old, ended)
-		},
-		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod */* of Cilium's agent on node " + n.name}),
-	}
-}
-
-// staleCilium are agents of a node that have not taken its range. It fails while there are any, or
-// none is ready.
-func (n node) staleCilium(ctx context.Context, ended map[types.UID]bool) (old []corev1.Pod, err error) {
-	have, err := n.readCilium(ctx)
-	if err != nil || have.node == nil {
-		return nil, err
-	}
-	live := have.live()
-	switch {
-	case !have.restarted(n.ranges):
-		return slices.DeleteFunc(live, func(p corev1.Pod) bool { return ended[p.UID] }),
-			engine.NotYet("Cilium's agent on node %s has not taken the range %s", n.name, strings.Join(n.ranges, ","))
-	case len(live) == 0:
-		return nil, engine.NotYet("node %s has no agent of Cilium", n.name)
-	case !connectivity.Ready(&live[0]):
-		return nil, engine.NotYet("pod %s/%s is not ready: %s", live[0].Namespace, live[0].Name, connectivity.Why(&live[0]))
-	}
-	return nil, nil
 }
 
 // wayNotes are what a Node says only while it is on its way.

@@ -33,15 +33,9 @@ func (s *Inventory) holdsAddress() bool {
 	return s.pooled() && !s.Cilium.Config.Native && s.Spec.Tunnels == v1alpha1.TunnelsHold
 }
 
-// held are what a node carries while it keeps its former address: the former range comes last.
-func (n node) held() []string { return append(slices.Clone(n.ranges), n.former.String()) }
-
 // leads reports whether a CiliumNode has other nodes lead both ranges to the node.
 func (n node) leads(c *ciliumipam.CiliumNode) bool {
-	if n.pool != "" {
-		return n.carried(c) && slices.Equal(c.Held, []string{n.former.String()})
-	}
-	return slices.Equal(c.PodCIDRs, n.held())
+	return n.carried(c) && slices.Equal(c.Held, []string{n.former.String()})
 }
 
 // holder is the pod that keeps a node's former address.
@@ -148,16 +142,17 @@ func (n node) ignore() engine.Step {
 	}
 }
 
-// lead has agents of other nodes lead both ranges to a node, and its own address in the next one.
+// lead has agents of other nodes lead both ranges to a node, and names its address in the next one,
+// which its agent may take back while it runs.
 func (n node) lead() engine.Step {
-	both, router := n.held(), ciliumipam.Router(nodeipam.Range(n.ranges))
+	former, router := n.former.String(), ciliumipam.Router(nodeipam.Range(n.ranges))
 	read := func(ctx context.Context) (ciliumNode, error) {
 		have, err := n.readCilium(ctx)
 		if err != nil || have.node == nil || have.restarted(n.ranges) {
 			return have, err
 		}
-		if has := have.cilium; has == nil || !n.leads(has) || n.pool == "" && !slices.Contains(has.Internal, router) {
-			return have, engine.NotYet("ciliumnode %s does not carry %s", n.name, strings.Join(both, ","))
+		if has := have.cilium; has == nil || !n.leads(has) {
+			return have, engine.NotYet("ciliumnode %s does not carry %s and %s", n.name, strings.Join(n.ranges, ","), former)
 		}
 		return have, nil
 	}
@@ -168,10 +163,10 @@ func (n node) lead() engine.Step {
 			if have.cilium == nil || !have.cilium.Ignored {
 				return engine.NotYet("Cilium's operator looks at ciliumnode %s", n.name)
 			}
-			return have.cilium.Lead(ctx, n.cluster, n.own(have.cilium), router, n.former.String())
+			return have.cilium.Lead(ctx, n.cluster, n.own(have.cilium), router, former)
 		},
 		Changes: engine.Shows(engine.Change{Verb: "patch", Object: "CiliumNode " + n.name, Body: map[string]any{
-			"spec": map[string]any{"ipam": n.carrying(n.former.String()), "addresses": router.String()},
+			"spec": map[string]any{"ipam": n.carrying(former), "addresses": router.String()},
 		}}),
 	}
 }

@@ -11,13 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/migration"
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/ciliumipam"
 	"github.com/replumb/replumb/internal/network/nodeipam"
-	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
 // With ipam: multi-pool the operator follows what a CiliumNode says that it has of a pool, as long
@@ -120,14 +118,11 @@ func (p podPool) restartOperator() engine.Step {
 			return nil, err
 		}
 		before := func(pod corev1.Pod) bool { return pool.Note != nil && slices.Contains(pool.Note.Operators, pod.UID) }
-		switch {
-		case slices.ContainsFunc(pods, before):
+		if slices.ContainsFunc(pods, before) {
 			return slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return !before(pod) || ended[pod.UID] }),
 				engine.NotYet("Cilium's operator has not restarted")
-		case !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return connectivity.Ready(&pod) }):
-			return nil, engine.NotYet("Cilium's operator has no pod that is ready")
 		}
-		return nil, nil
+		return nil, serving(pods)
 	}
 	return &engine.Observed[[]corev1.Pod]{
 		Name: "pool/operator", About: "Restart Cilium's operator, which gives further ranges of the pool in its order then", Limit: agentTime,
@@ -155,79 +150,4 @@ func (p podPool) settle(d engine.Direction) engine.Step {
 		},
 		Changes: engine.Shows(engine.Change{Verb: "patch", Object: p.object(), Body: poolBody(then)}),
 	}
-}
-
-// restartWriting restarts an agent that writes to its CiliumNode itself. The next range is written
-// once more when it has ended, since it takes back the address of its node while it runs.
-func (n node) restartWriting(ctx context.Context, ended map[types.UID]bool) error {
-	have, err := n.readCilium(ctx)
-	if err != nil || have.node == nil || have.cilium == nil || have.restarted(n.ranges) {
-		return errors.Join(err, engine.NotYet("Cilium's agent on node %s is starting", n.name))
-	}
-	live := have.live()
-	if len(live) == len(have.agents) { // else one is ending, and may write
-		if err := n.carryOn(ctx); err != nil {
-			return err
-		}
-	}
-	was := have.node.Annotations[v1alpha1.AnnotationCiliumAgent]
-	stale := slices.DeleteFunc(live, func(p corev1.Pod) bool {
-		return ended[p.UID] || string(p.UID) != was && !connectivity.Ready(&p)
-	})
-	if err := endPods(ctx, n.cluster, stale, ended); err != nil {
-		return err
-	}
-	return engine.NotYet("Cilium's agent on node %s is starting", n.name)
-}
-
-// carryOn has the CiliumNode carry again what its agent is to take, if that is of a pool.
-func (n node) carryOn(ctx context.Context) error {
-	if n.pool == "" {
-		return nil
-	}
-	c, err := ciliumipam.Get(ctx, n.cluster, n.name, n.pool)
-	if err != nil || c == nil {
-		return err
-	}
-	router := ciliumipam.Router(nodeipam.Range(n.ranges))
-	switch {
-	case n.holds && (!n.leads(c) || !slices.Contains(c.Internal, router)):
-		return c.Lead(ctx, n.cluster, n.own(c), router, n.former.String())
-	case !n.holds && !n.carried(c):
-		return c.Give(ctx, n.cluster, n.own(c))
-	}
-	return nil
-}
-
-// own are the next ranges of a node, and further ones that it has of its pool already: pods can
-// have addresses of them.
-func (n node) own(c *ciliumipam.CiliumNode) []string {
-	own := slices.Clone(n.ranges)
-	if n.pool == "" {
-		return own
-	}
-	for _, r := range c.PodCIDRs {
-		if !slices.Contains(own, r) && !n.leaves(r) {
-			own = append(own, r)
-		}
-	}
-	return own
-}
-
-// carrying is what a CiliumNode says of its ranges, and of those that are held beside them.
-func (n node) carrying(held ...string) map[string]any {
-	if n.pool == "" {
-		return map[string]any{"podCIDRs": slices.Concat(n.ranges, held)}
-	}
-	allocated := []any{map[string]any{"pool": n.pool, "cidrs": n.ranges}}
-	if len(held) > 0 {
-		allocated = append(allocated, map[string]any{"pool": ciliumipam.HoldingPool, "cidrs": held})
-	}
-	return map[string]any{"pools": map[string]any{"allocated": allocated}}
-}
-
-// leaves reports whether a range is one that pods leave.
-func (n node) leaves(text string) bool {
-	p, err := netip.ParsePrefix(text)
-	return err == nil && slices.ContainsFunc(n.left, func(l netip.Prefix) bool { return nodeipam.Within(l, p) })
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/replumb/replumb/internal/migrations/podcidr/podmove"
 	"github.com/replumb/replumb/internal/network/ciliumipam"
 	"github.com/replumb/replumb/internal/network/podnetwork"
+	"github.com/replumb/replumb/internal/verify/connectivity"
 )
 
 // agentTime is how long an agent of Cilium may take to start: it compiles its programs for the
@@ -107,7 +108,7 @@ func (c cilium) forget() engine.Step {
 }
 
 // restartOperator ends pods of the operator, which reads its pool when it starts. All at once: one
-// that had stood by with the former pool would lead next.
+// that had stood by with the former pool would lead next. No node is begun before one is ready.
 func (c cilium) restartOperator(d engine.Direction) engine.Step {
 	pool, ended := c.nodes.poolAt(d == engine.Backward), map[types.UID]bool{}
 	read := func(ctx context.Context) ([]corev1.Pod, error) {
@@ -115,13 +116,13 @@ func (c cilium) restartOperator(d engine.Direction) engine.Step {
 		if err != nil {
 			return nil, err
 		}
-		missing := taken(pool, all)
-		if missing == "" {
-			return nil, nil
-		}
 		pods, err := operatorPods(ctx, c.tools.Cluster)
 		if err != nil {
 			return nil, err
+		}
+		missing := taken(pool, all)
+		if missing == "" {
+			return nil, serving(pods)
 		}
 		return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return ended[p.UID] }),
 			engine.NotYet("Cilium's operator has not the pool %s: %s", strings.Join(podmove.Texts(pool), " "), missing)
@@ -137,6 +138,14 @@ func (c cilium) restartOperator(d engine.Direction) engine.Step {
 		},
 		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod kube-system/* of Cilium's operator"}),
 	}
+}
+
+// serving fails unless a pod of the operator is ready.
+func serving(pods []corev1.Pod) error {
+	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return connectivity.Ready(&p) }) {
+		return nil
+	}
+	return engine.NotYet("Cilium's operator has no pod that is ready")
 }
 
 // operatorPods are those of Cilium's operator, by the labels of its chart.

@@ -163,48 +163,6 @@ func (h ciliumNode) unmoved(former []string) bool {
 	return h.livesIn(former) && slices.ContainsFunc(h.live(), func(p corev1.Pod) bool { return string(p.UID) == noted && connectivity.Ready(&p) })
 }
 
-// restartAgain restarts the agent of a node, unless it has never left the former range. A run that
-// begins anew restarts it once more, since it cannot tell with which range it has started.
-func (n node) restartAgain(replaced *metav1.Time) engine.Step {
-	var ended map[types.UID]bool // by this step; nil before
-	read := func(ctx context.Context) ([]corev1.Pod, error) {
-		have, err := n.readCilium(ctx)
-		if err != nil || have.node == nil {
-			return nil, err
-		}
-		live := have.live()
-		switch left := have.node.Annotations[v1alpha1.AnnotationCiliumAgent] != "" || !have.livesIn(n.ranges); {
-		case left && ended == nil:
-			return live, engine.NotYet("Cilium's agent on node %s may have another range than %s", n.name, strings.Join(n.ranges, ","))
-		case !have.livesIn(n.ranges):
-			return nil, engine.NotYet("Cilium's agent on node %s has not taken the range %s", n.name, strings.Join(n.ranges, ","))
-		case len(live) == 0:
-			return nil, engine.NotYet("node %s has no agent of Cilium", n.name)
-		case !connectivity.Ready(&live[0]):
-			return nil, engine.NotYet("pod %s/%s is not ready: %s", live[0].Namespace, live[0].Name, connectivity.Why(&live[0]))
-		case ended[live[0].UID]:
-			return nil, engine.NotYet("pod %s/%s is ending", live[0].Namespace, live[0].Name)
-		case ended != nil:
-			*replaced = live[0].CreationTimestamp
-		}
-		return nil, nil
-	}
-	return &engine.Observed[[]corev1.Pod]{
-		Name: "agent/" + n.name, About: "Restart Cilium's agent on node " + n.name + ", which takes the former range then", Limit: n.patience(),
-		As: engine.RoleMove, Look: engine.LookOf(read), Proof: engine.ProofOf(read),
-		Write: func(ctx context.Context, old []corev1.Pod) error {
-			if ended == nil {
-				ended = map[types.UID]bool{}
-			}
-			if err := n.carryOn(ctx); err != nil {
-				return err
-			}
-			return endPods(ctx, n.cluster, old, ended)
-		},
-		Changes: engine.Shows(engine.Change{Verb: "delete", Object: "Pod */* of Cilium's agent on node " + n.name}),
-	}
-}
-
 // renewAfter restarts pods that are not of the former range, and those that have seen an agent go:
 // one that had the next range has given them up.
 func (p *Planner) renewAfter(n node, replaced *metav1.Time) engine.Step {
