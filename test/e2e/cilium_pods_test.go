@@ -286,17 +286,18 @@ func (m ciliumMove) requireReturned(t *testing.T) {
 	requireNothingOnLoopback(t, m.l)
 }
 
-// ciliumUnderTraffic has clients on nodes call Services without policies, and clients in pods, which move, call others with them.
+// ciliumUnderTraffic has clients on nodes call Services without policies, and clients in pods, which move, call others with them. They call
+// less often than elsewhere: agents that start compile their programs, on the processors that clients have.
 func ciliumUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
-	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 6, LookUp: 3})
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 3, LookUp: 2})
 	front := workload.Echo{Namespace: varietyNamespace, Name: workload.GuestsMay, PartOf: workload.PartOfVariety, Replicas: 2}
 	cart := workload.Echo{Namespace: varietyNamespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 2}
 	objects := slices.Concat(
 		[]runtime.Object{workload.Namespace(varietyNamespace)}, front.Objects(), cart.Objects(), workload.Policies(varietyNamespace))
 	callees, err := start(t.Context(), l, varietyNamespace, objects)
 	must(t, err)
-	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 4, LookUp: 2, Forbidden: 1}) {
+	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 2, LookUp: 1, Forbidden: 1}) {
 		must(t, s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), c))
 	}
 	s.awaitVerdicts(t)
