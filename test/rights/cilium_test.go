@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/ciliumipam"
@@ -31,6 +33,31 @@ spec:
   image: replumb
   podCIDR: {to: [10.245.0.0/16], roll: {barePods: Evict}}
   batch: {settle: 0s}
+`
+
+// poolMove moves the pods that ciliumMove has moved, of a CiliumPodIPPool.
+const poolMove = `apiVersion: replumb.dev/v1alpha1
+kind: Migration
+metadata: {name: pools}
+spec:
+  image: replumb
+  podCIDR: {to: [10.246.0.0/16], roll: {barePods: Evict}}
+  batch: {settle: 0s}
+`
+
+// poolManifests have Cilium give nodes ranges of a pool, of which there can be several.
+const poolManifests = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ciliumpodippools.cilium.io}
+spec:
+  group: cilium.io
+  scope: Cluster
+  names: {plural: ciliumpodippools, singular: ciliumpodippool, kind: CiliumPodIPPool, listKind: CiliumPodIPPoolList}
+  versions:
+  - name: v2alpha1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
 // ciliumManifests are Cilium as its chart installs it, as far as replumb looks at it.
@@ -80,7 +107,8 @@ spec:
       containers: [{name: cilium-operator, image: quay.io/cilium/operator-generic:v1.20.2}]
 `
 
-// TestCilium: the roles are enough for whole migrations of pods whose nodes have their ranges of Cilium's operator, and all of them is needed.
+// TestCilium: the roles are enough for whole migrations of pods whose nodes have their ranges of Cilium's operator, of one pool and of several,
+// and all of them is needed.
 // That all is needed of what every migration of pods takes, TestPods shows.
 func TestCilium(t *testing.T) {
 	s := empty(t, shared)
@@ -102,6 +130,11 @@ func TestCilium(t *testing.T) {
 		"missing permission: get,create,patch ciliumnodes.cilium.io (role replumb-pods-on-cilium-operate)")
 	s.moves("behind")
 	s.movesForGood("behind")
+	s.must(s.Delete(t.Context(), &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "behind"}}))
+	c.ofPools("10.245.0.0/16")
+	s.must(os.WriteFile(s.file, []byte(poolMove), 0o600))
+	s.moves("pools")
+	s.movesForGood("pools")
 	s.audited(noderanges.PoolRoles(), map[string]string{"create ciliumnodes.cilium.io": "a CiliumNode that somebody else has deleted"})
 }
 
@@ -113,6 +146,8 @@ type ciliumWorld struct {
 	operator types.UID
 	pool     netip.Prefix
 	reserved map[string][]string
+	// of is the CiliumPodIPPool of which nodes have their ranges; empty with cluster-pool.
+	of string
 	// agents are the pods that have started, and taken the ranges of their nodes.
 	agents map[types.UID]bool
 	ranges map[string]netip.Prefix
@@ -151,6 +186,30 @@ func (c *ciliumWorld) join(ctx context.Context, name, cidr string) error {
 	return c.Create(ctx, u)
 }
 
+// ofPools has nodes keep their ranges, and have them of a CiliumPodIPPool from now on.
+func (c *ciliumWorld) ofPools(cidr string) {
+	c.Helper()
+	ctx := c.Context()
+	c.manifests(poolManifests)
+	pool := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"ipv4": map[string]any{"cidrs": []any{cidr}, "maskSize": int64(24)},
+	}}}
+	pool.SetGroupVersionKind(ciliumipam.PoolKind())
+	pool.SetName("default")
+	c.eventually(func() error { return c.Create(ctx, pool) }) // the server has yet to serve what was defined
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.of = pool.GetName()
+	nodes, err := ciliumipam.List(ctx, c, "")
+	c.must(err)
+	for _, n := range nodes {
+		n.Pool = c.of
+		c.must(n.Give(ctx, c, n.PodCIDRs))
+	}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "cilium-config"}}
+	c.must(c.Patch(ctx, config, client.RawPatch(types.MergePatchType, []byte(`{"data":{"ipam":"multi-pool"}}`))))
+}
+
 // run plays until the test ends.
 func (c *ciliumWorld) run() {
 	c.Helper()
@@ -173,7 +232,7 @@ func (c *ciliumWorld) look(ctx context.Context) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all, err := ciliumipam.List(ctx, c, "")
+	all, err := ciliumipam.List(ctx, c, c.of)
 	if err != nil {
 		return
 	}
@@ -189,7 +248,7 @@ func (c *ciliumWorld) look(ctx context.Context) {
 		}
 	}
 	for name, n := range all {
-		if c.pool.IsValid() && !n.Ignored {
+		if c.of == "" && c.pool.IsValid() && !n.Ignored {
 			c.reserve(ctx, name, n)
 		}
 	}

@@ -149,10 +149,12 @@ func (s *CiliumState) carry(nodes []corev1.Node) (out []corev1.Node) {
 	return out
 }
 
-// other fails for ranges of pools beside the one that moves.
-func (s *CiliumState) other(from []netip.Prefix) error {
+// other fails for ranges of pools beside the one that moves. Once the pool has the target alone,
+// the migration is over.
+func (s *CiliumState) other(from, to []netip.Prefix) error {
+	has := func(r netip.Prefix) bool { return slices.ContainsFunc(s.Config.Before, r.Overlaps) }
 	for _, f := range from {
-		if !slices.ContainsFunc(s.Config.Before, f.Overlaps) {
+		if !has(f) && !slices.ContainsFunc(to, has) {
 			return &spec.Error{
 				Field:   podmove.Field + ".from",
 				Problem: fmt.Sprintf("%s is not of CiliumPodIPPool %s, of which pods have their addresses that name no other", f, s.Pool.Name),
@@ -167,7 +169,7 @@ func (s *CiliumState) other(from []netip.Prefix) error {
 // get theirs from the end, since the operator gives nodes what they need further from the
 // beginning.
 func (s *CiliumState) allot(ranges []NodeRange, of podmove.Spec, bits int) error {
-	if err := s.other(of.From); err != nil {
+	if err := s.other(of.From, of.To); err != nil {
 		return err
 	}
 	targets, err := nodeipam.AllocateLast(s.holders(ranges, of.To[0], bits), of.To[0], bits)

@@ -169,6 +169,25 @@ func TestPoolOnItsWay(t *testing.T) {
 	}
 }
 
+// TestPoolAfterwards: once the pool has the target alone, status and report still say how a
+// migration went. Another pool's range is refused before anything has moved.
+func TestPoolAfterwards(t *testing.T) {
+	for has, fails := range map[string]bool{"10.245.0.0/16": false, "10.30.0.0/16": true} {
+		cm := &corev1.ConfigMap{Data: map[string]string{ciliumipam.ModeKey: ciliumipam.MultiPool}}
+		s := NewCilium(cm, map[string]*ciliumipam.CiliumNode{"a": nodeOf("a", strings.Replace(has, "/16", "/24", 1), "")})
+		s.TakePools(map[string]*ciliumipam.PodPool{"default": {Name: "default", Bits: 24, Ranges: prefixesOf(has)}})
+		shared := found("10.245.0.0/16", carrying("a", "", ""))
+		shared.Spec.From = prefixesOf("10.244.0.0/16")
+		inventory, err := New(shared, Sources{Cilium: s})
+		if (err != nil) != fails {
+			t.Errorf("a pool that has %s: %v", has, err)
+		}
+		if err == nil && len(inventory.Outstanding(forward)) > 0 {
+			t.Errorf("still to move: %+v", inventory.NodeRanges)
+		}
+	}
+}
+
 // TestForeignModes are those of clouds.
 func TestForeignModes(t *testing.T) {
 	for mode, refused := range map[string]bool{
