@@ -128,6 +128,9 @@ const (
 	PhaseFinished    Phase = "Finished"
 )
 
+// Over reports whether a Migration has ended: what it moved may be moved by a later one.
+func (p Phase) Over() bool { return p == PhaseFinished || p == PhaseRolledBack }
+
 // TierStatus counts the Services of one tier.
 type TierStatus struct {
 	Name  string `json:"name"`

@@ -43,13 +43,7 @@ func (e *InUseError) Advice() string {
 }
 
 // over reports whether a Migration needs nothing any more, or has not begun.
-func over(m *v1alpha1.Migration) bool {
-	switch m.Status.Phase {
-	case "", v1alpha1.PhaseFinished, v1alpha1.PhaseRolledBack:
-		return true
-	}
-	return false
-}
+func over(m *v1alpha1.Migration) bool { return m.Status.Phase == "" || m.Status.Phase.Over() }
 
 // inUse fails with an *InUseError as long as a migration is under way or has left something. It
 // returns the Migrations that are over, which go with their definition.

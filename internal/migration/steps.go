@@ -219,13 +219,7 @@ func (s *leaveStep) leaving(ctx context.Context) (*corev1.Namespace, error) {
 	return ns, nil
 }
 
-func underWay(m *v1alpha1.Migration) bool {
-	switch m.Status.Phase {
-	case "", v1alpha1.PhaseFinished, v1alpha1.PhaseRolledBack:
-		return false
-	}
-	return true
-}
+func underWay(m *v1alpha1.Migration) bool { return m.Status.Phase != "" && !m.Status.Phase.Over() }
 
 func (s *leaveStep) Do(ctx context.Context) error {
 	if s.of.Sweep.Remove != nil {

@@ -62,6 +62,15 @@ type Move struct {
 	Took             time.Duration
 }
 
+// Counted are the counts of a Migration: recorded ones once it is finished, since a later one may
+// move the same objects on.
+func (s *Subject) Counted(seen v1alpha1.Counts) v1alpha1.Counts {
+	if st := s.Migration.Status; st.Phase == v1alpha1.PhaseFinished {
+		return st.Counts
+	}
+	return seen
+}
+
 // May reports whether the user has a right. Rights that were not asked for count as given.
 func (s *Subject) May(verb, group, resource string) bool {
 	return !slices.ContainsFunc(s.Access, func(a access.Answer) bool {

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/replumb/replumb/api/v1alpha1"
 	"github.com/replumb/replumb/internal/migrations/podcidr/noderanges"
 	"github.com/replumb/replumb/internal/network/calico"
 	"github.com/replumb/replumb/internal/network/ciliumipam"
@@ -130,7 +129,6 @@ func TestCilium(t *testing.T) {
 		"missing permission: get,create,patch ciliumnodes.cilium.io (role replumb-pods-on-cilium-operate)")
 	s.moves("behind")
 	s.movesForGood("behind")
-	s.must(s.Delete(t.Context(), &v1alpha1.Migration{ObjectMeta: metav1.ObjectMeta{Name: "behind"}}))
 	c.ofPools("10.245.0.0/16")
 	s.must(os.WriteFile(s.file, []byte(poolMove), 0o600))
 	s.moves("pools")

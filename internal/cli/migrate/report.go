@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/cli/command"
 	"github.com/replumb/replumb/internal/engine/fault"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/migrations/servicecidr"
 	"github.com/replumb/replumb/internal/reporting/htmlreport"
 	"github.com/replumb/replumb/internal/reporting/keptreports"
@@ -143,12 +144,15 @@ func (o *source) reportOf(ctx context.Context, name string) (*htmlreport.Documen
 	if err != nil {
 		return nil, ofJob(j, err)
 	}
-	if s, ok := j.(*servicecidr.Job); ok {
-		doc, err := s.Status(ctx)
+	if _, ok := j.(*servicecidr.Job); ok {
+		doc, err := migrations.StatusOf(ctx, j)
 		if err != nil {
 			return nil, err
 		}
-		in.Counts, in.Services = &doc.Counts, htmlreport.Placed(in.Services, reported(doc.Body.(*servicecidr.StatusBody)))
+		in.Counts = &doc.Counts
+		if page, ok := doc.Body.(*servicecidr.StatusBody); ok {
+			in.Services = htmlreport.Placed(in.Services, reported(page))
+		}
 	}
 	return htmlreport.Build(in), nil
 }

@@ -113,7 +113,8 @@ func Status(a *command.App) *cobra.Command {
 		Short: "Show where each migration stands", SuggestFor: []string{"get", "list", "ls", "show", "migrations"},
 		Args: cobra.MaximumNArgs(1),
 		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the
-objects themselves. What is not at its end comes first; -o wide lists everything.
+objects themselves. What is not at its end comes first; -o wide lists everything. A migration that is over is
+shown as recorded once these objects have moved on.
 
 --watch shows one page that fits 40 lines, however many Services there are, and draws it again on a terminal. It
 has phase, batch and tier, how many move in a minute, when the rest will have moved, what was lost, who runs it,
@@ -246,7 +247,7 @@ func (o *statusOptions) jobs(ctx context.Context, names []string) ([]migrations.
 }
 
 func (o *source) statusOf(ctx context.Context, c *command.Connection, j migrations.Job) (*statusDocument, error) {
-	found, err := j.Status(ctx)
+	found, err := migrations.StatusOf(ctx, j)
 	if err != nil {
 		return nil, err
 	}
@@ -384,7 +385,7 @@ func next(m *v1alpha1.Migration, pending bool, command string) string {
 	switch {
 	case m.Spec.Paused:
 		return command + " resume " + m.Name
-	case m.Status.Phase == v1alpha1.PhaseFinished, m.Status.Phase == v1alpha1.PhaseRolledBack:
+	case m.Status.Phase.Over():
 		return "nothing; the migration is over"
 	case m.Status.PointOfNoReturnPassed:
 		return command + " finish " + m.Name

@@ -16,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/engine"
 	"github.com/replumb/replumb/internal/kube/cluster"
 	"github.com/replumb/replumb/internal/migration"
+	"github.com/replumb/replumb/internal/migrations"
 	"github.com/replumb/replumb/internal/reporting/journal"
 	"github.com/replumb/replumb/internal/reporting/progress"
 	"github.com/replumb/replumb/internal/safety/lease"
@@ -70,9 +71,7 @@ func (o *source) watchedName(ctx context.Context, c *command.Connection, args []
 	}
 	var names []string
 	for i := range all {
-		switch all[i].Status.Phase {
-		case v1alpha1.PhaseFinished, v1alpha1.PhaseRolledBack:
-		default:
+		if !all[i].Status.Phase.Over() {
 			names = append(names, all[i].Name)
 		}
 	}
@@ -158,7 +157,7 @@ func (w *watch) status(ctx context.Context, m *v1alpha1.Migration, holder string
 	if err != nil {
 		return migration.StatusDocument{}, err
 	}
-	found, err := j.Status(ctx)
+	found, err := migrations.StatusOf(ctx, j)
 	if apierrors.IsForbidden(err) {
 		found, err = migration.StatusDocument{Counts: m.Status.Counts, Pending: m.Status.Phase != v1alpha1.PhaseMoved}, nil
 	}

@@ -127,7 +127,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 		body.Nodes = append(body.Nodes, StatusLine(n))
 		table.Rows = append(table.Rows, []string{n.Name, string(n.Stage), strconv.Itoa(n.Pods)})
 	}
-	counts := switchover.CountsOf(strategy)
+	counts := j.Counted(switchover.CountsOf(strategy))
 	return migration.StatusDocument{
 		Body: body, Pending: switchover.LeftOf(strategy) != "", Counts: counts,
 		Summary: fmt.Sprintf("%d of %s with the network of %s", counts.Moved, english.Plural(counts.Total, "pod", ""), body.To),

@@ -122,7 +122,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 			table.Rows = append(table.Rows, []string{line.Name, string(line.Mode), cmp.Or(line.By, "the node")})
 		}
 	}
-	counts := s.counts()
+	counts := j.Counted(s.counts())
 	return migration.StatusDocument{
 		Body: body, Pending: s.left() != "", Counts: counts,
 		Summary: fmt.Sprintf("%d of %s with mode %s", counts.Moved, english.Plural(counts.Total, "node", ""), j.Spec.Mode),

@@ -135,7 +135,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 		doc.Pending = doc.Pending || line.Stage != StageGone
 		body.Nodes = append(body.Nodes, line)
 	}
-	doc.Body, doc.Counts, doc.Text = body, survey.Counts(), body.text()
+	doc.Body, doc.Counts, doc.Text = body, j.Counted(survey.Counts()), body.text()
 	doc.Summary = fmt.Sprintf("%d of %s empty, %d of %s there", doc.Counts.Moved, english.Plural(doc.Counts.Total, "old node", ""),
 		body.New, english.Plural(body.Wanted, "new node", ""))
 	return doc, nil

@@ -123,11 +123,10 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 		body.Ranges = append(body.Ranges, line)
 		table.Rows = append(table.Rows, []string{line.From, strconv.Itoa(line.Old), line.To, strconv.Itoa(line.New), string(line.State)})
 	}
-	phase := j.Migration.Status.Phase
-	if phase != v1alpha1.PhaseFinished && phase != v1alpha1.PhaseRolledBack {
+	if !j.Migration.Status.Phase.Over() {
 		body.Holds = podmove.Holds(strategy, time.Now())
 	}
-	counts := survey.Counts()
+	counts := j.Counted(survey.Counts())
 	return migration.StatusDocument{
 		Body: body, Pending: len(body.Holds) > 0 || !strategy.Switched(), Counts: counts,
 		Summary: fmt.Sprintf("%d of %s moved", counts.Moved, english.Plural(counts.Total, "pod", "")),

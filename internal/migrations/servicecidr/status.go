@@ -66,7 +66,7 @@ func (j *Job) Status(ctx context.Context) (doc migration.StatusDocument, err err
 		doc.Counts.Moved, doc.Counts.Total = st.Counts.Moved, st.Counts.Moved+len(inventory.Pending())
 	}
 	body := &StatusBody{Services: []StatusLine{}}
-	if !finished && st.Phase != v1alpha1.PhaseRolledBack {
+	if !st.Phase.Over() {
 		unmoved := ranges.Unmoved(inventory)
 		body.unmoved, body.Holds = len(unmoved), slices.Concat(unmoved, ranges.KeepersOfOldRanges(inventory))
 		if !past {

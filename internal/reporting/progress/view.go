@@ -75,7 +75,7 @@ func Look(in Input) View {
 		Unit: in.Counted, Done: in.Counts.Moved, Total: in.Counts.Total, Tiers: st.Tiers, Proof: st.Proof,
 		Holder: in.Holder, Unseen: in.Unseen, Problem: st.LastError, Next: in.Next, Effort: h.Effort(),
 	}
-	v.Over = in.Holder == "" && (settled(m) || st.Phase == v1alpha1.PhaseFinished || st.Phase == v1alpha1.PhaseRolledBack)
+	v.Over = in.Holder == "" && (settled(m) || st.Phase.Over())
 	if len(h.Runs) == 0 {
 		return v
 	}

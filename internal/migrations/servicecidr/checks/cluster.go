@@ -215,12 +215,8 @@ func checkClaims(in Input) []findings.Result {
 func checkLeftovers(in Input) []findings.Result {
 	out := in.unread("migrations", "validatingadmissionpolicies")
 	for _, m := range in.Found().Migrations {
-		switch m.Status.Phase {
-		case "", v1alpha1.PhaseRolledBack, v1alpha1.PhaseFinished:
-		default:
-			if m.Name != in.spec().Name {
-				out = append(out, findings.Failed("Migration "+m.Name, "migration %s is under way (%s)", m.Name, m.Status.Phase))
-			}
+		if phase := m.Status.Phase; phase != "" && !phase.Over() && m.Name != in.spec().Name {
+			out = append(out, findings.Failed("Migration "+m.Name, "migration %s is under way (%s)", m.Name, phase))
 		}
 	}
 	out = append(out, in.leftObjects()...)
