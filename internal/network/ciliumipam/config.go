@@ -37,11 +37,18 @@ const (
 	NativeKey   = "ipv4-native-routing-cidr"
 	DirectKey   = "auto-direct-node-routes"
 	ClusterKey  = "cluster-id"
-	WireGuard   = "enable-wireguard"
-	IPSec       = "enable-ipsec"
+	BGPKey      = "enable-bgp-control-plane"
 	defaultSize = 24 // cluster-pool-ipv4-mask-size in operator/option
 	defaultPool = "default"
 )
+
+// FeatureKeys of cilium-config switch on what has rules of its own for addresses of pods, or for
+// ranges of nodes: encryption, policies for nodes, and gateways (pkg/option, pkg/ztunnel).
+func FeatureKeys() []string {
+	return []string{
+		"enable-wireguard", "enable-ipsec", "enable-ztunnel", "enable-host-firewall", "enable-egress-gateway", "enable-nat46x64-gateway", "enable-srv6",
+	}
+}
 
 // DefaultPool is the name of the pool that gives addresses to pods that name none.
 func DefaultPool(cm *corev1.ConfigMap) string { return cmp.Or(cm.Data[DefaultKey], defaultPool) }

@@ -1,6 +1,8 @@
 package noderanges
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/replumb/replumb/internal/engine/findings"
 	"github.com/replumb/replumb/internal/kube/disruption/cordon"
 	"github.com/replumb/replumb/internal/kube/fieldmanagers"
+	"github.com/replumb/replumb/internal/kube/inventory"
 	"github.com/replumb/replumb/internal/network/ciliumipam"
 	"github.com/replumb/replumb/internal/network/nodeipam"
 	"github.com/replumb/replumb/internal/network/podnetwork"
@@ -23,10 +26,11 @@ func ciliumChecks() []findings.Check[Input] {
 	return []findings.Check[Input]{
 		{
 			Code: "RP2506", Severity: findings.Blocking, Run: checkCilium,
-			Claim: "Cilium's operator has nothing against the range of any node",
+			Claim: "Cilium's operator has nothing against the range of any node, and none of IPv6 beside it",
 			Why: "a range that it could not reserve it may give to a node that joins, and one that another node has it takes away; no move can begin " +
-				"at such a node",
-			Fix: "read what the operator says in the status of CiliumNodes (kubectl get ciliumnodes -o yaml), and repair what it names",
+				"at such a node. Of a node whose IPv4 range is not of its pool it reserves no IPv6 range either",
+			Fix: "read what the operator says in the status of CiliumNodes (kubectl get ciliumnodes -o yaml), and repair what it names; mirror a " +
+				"cluster of both families (spec.mirror)",
 		},
 		{
 			Code: "RP2508", Severity: findings.Blocking, Run: checkOperator,
@@ -46,10 +50,11 @@ func ciliumChecks() []findings.Check[Input] {
 		},
 		{
 			Code: "RP2512", Severity: findings.Warning, Run: checkRoutes,
-			Claim: "machines route ranges of nodes as Cilium's agents write them",
-			Why: "with native routing and without auto-direct-node-routes, a cloud, BGP or static routes lead a node's range to it; replumb does not see " +
-				"whether they follow its CiliumNode",
-			Fix: "see to it that each range of the target is routed once its CiliumNode has it; replumb stops at the first node that is not reached",
+			Claim: "routers outside of Cilium lead ranges of nodes to where CiliumNodes have them",
+			Why: "with native routing and without auto-direct-node-routes, a cloud, BGP or static routes lead a node's range to it; and routers that learn " +
+				"ranges from Cilium by BGP may have filters that name the old one. replumb sees neither",
+			Fix: "see to it that each range of the target is routed, and let through, once its CiliumNode has it; replumb stops at the first node that is " +
+				"not reached by others, but does not call from outside of the cluster",
 		},
 		{
 			Code: "RP2513", Severity: findings.Warning, Run: checkConfigOwner,
@@ -69,8 +74,8 @@ func ciliumChecks() []findings.Check[Input] {
 		{
 			Code: "RP2515", Severity: findings.Warning, Run: checkUntried,
 			Claim: "replumb was tried with all that Cilium does here",
-			Why: "encryption and meshes of clusters have rules of their own for ranges of nodes; moves beside them were not run, and other clusters of a " +
-				"mesh must not have the target for their pods",
+			Why: "encryption, policies for nodes, gateways and meshes of clusters have rules of their own for addresses of pods; moves beside them were not " +
+				"run, nor with versions before 1.20. Other clusters of a mesh must not have the target for their pods",
 			Fix: "try it on a cluster that is alike first",
 		},
 		{
@@ -113,7 +118,23 @@ func checkCilium(in Input) (out []findings.Result) {
 			out = append(out, findings.Failed("CiliumNode "+n.Name, "ciliumnode %s: %s", n.Name, n.Problem))
 		}
 	}
-	return out
+	return append(out, in.unreserved()...)
+}
+
+// unreserved is a node whose IPv6 range the operator would give to a node that joins meanwhile: it
+// looks at that of IPv4 first (reuseIPNets in operator/pkg/ipam/allocator/podcidr).
+func (in Input) unreserved() []findings.Result {
+	is6 := func(text string) bool {
+		p, err := netip.ParsePrefix(text)
+		return err == nil && p.Addr().Is6()
+	}
+	for _, name := range slices.Sorted(maps.Keys(in.Cilium.Nodes)) {
+		if i := slices.IndexFunc(in.Cilium.Nodes[name].PodCIDRs, is6); i >= 0 && in.Cilium.Pool == nil {
+			return []findings.Result{findings.Failed("CiliumNode "+name, "ciliumnode %s has %s as well, which a node that joins meanwhile could get",
+				name, in.Cilium.Nodes[name].PodCIDRs[i])}
+		}
+	}
+	return nil
 }
 
 func checkOperator(in Input) []findings.Result {
@@ -161,13 +182,22 @@ func checkNative(in Input) (out []findings.Result) {
 }
 
 func checkRoutes(in Input) []findings.Result {
-	switch {
-	case in.Cilium == nil || !in.Cilium.Config.Native:
-		return findings.Skip("Cilium does not route natively")
-	case in.Cilium.Config.Direct:
-		return nil
+	if in.Cilium == nil {
+		return findings.Skip("pods are not on Cilium")
 	}
-	return []findings.Result{findings.NotKnown(configObject, "who routes ranges of nodes cannot be seen from here (%s is not true)", ciliumipam.DirectKey)}
+	var out []findings.Result
+	config, announces := in.Cilium.Config, in.Cilium.ConfigMap.Data[ciliumipam.BGPKey] == "true"
+	if config.Native && !config.Direct {
+		out = append(out, findings.NotKnown(configObject, "routes to ranges of nodes cannot be seen from here (%s is not true)", ciliumipam.DirectKey))
+	}
+	if announces {
+		out = append(out, findings.NotKnown(configObject, "filters of routers that have ranges of nodes by BGP cannot be seen from here (%s is true)",
+			ciliumipam.BGPKey))
+	}
+	if !config.Native && !announces {
+		return findings.Skip("Cilium's agents lead packets through tunnels, and announce nothing")
+	}
+	return out
 }
 
 // overlaps are pools beside the one that moves which have addresses of the target.
@@ -224,12 +254,28 @@ func checkTolerant(in Input) (out []findings.Result) {
 	return out
 }
 
+// untriedVersions are those of agents with which pods were not moved.
+func (in Input) untriedVersions() (out []findings.Result) {
+	if in.Live.Inspection == nil {
+		return nil
+	}
+	for _, p := range in.Live.Inspection.Planes {
+		major, minor, known := inventory.Minor(p.Version)
+		if p.Plane == inventory.PlaneCilium && (!known || major == 1 && minor < 20) {
+			out = append(out, findings.Failed(p.Object, "%s of %s, as %s shows; pods were moved with 1.20 alone",
+				cmp.Or(p.Version, "an unknown version"), p.Plane, p.Object))
+		}
+	}
+	return out
+}
+
 func checkUntried(in Input) (out []findings.Result) {
 	if in.Cilium == nil {
 		return findings.Skip("pods are not on Cilium")
 	}
+	out = in.untriedVersions()
 	data := in.Cilium.ConfigMap.Data
-	for _, key := range []string{ciliumipam.WireGuard, ciliumipam.IPSec} {
+	for _, key := range ciliumipam.FeatureKeys() {
 		if data[key] == "true" {
 			out = append(out, findings.Failed(configObject, "%s is true", key))
 		}
@@ -239,9 +285,6 @@ func checkUntried(in Input) (out []findings.Result) {
 	}
 	if pool := in.Cilium.Pool; pool != nil && len(pool.IPv6) > 0 {
 		out = append(out, findings.Failed("CiliumPodIPPool "+pool.Name, "pods have addresses of %s as well, which stay as they are", strings.Join(pool.IPv6, ", ")))
-	}
-	if v6, err := netip.ParsePrefix(data["cluster-pool-ipv6-cidr"]); in.Pooled && in.Cilium.Pool == nil && err == nil && data["enable-ipv6"] == "true" {
-		out = append(out, findings.Failed(configObject, "pods have addresses of %s as well, which stay as they are", v6))
 	}
 	return out
 }

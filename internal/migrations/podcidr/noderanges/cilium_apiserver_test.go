@@ -34,9 +34,10 @@ var lazy = &apitest.Lazy{Range: "10.96.0.0/16"}
 
 func TestMain(m *testing.M) { os.Exit(lazy.Main(m)) }
 
+// nextRange is the last one: the operator gives nodes that join the first.
 const (
-	formerRange, nextRange = "10.244.0.0/24", "10.245.0.0/24"
-	formerOwn, anotherOwn  = "10.244.0.7", "10.245.0.9"
+	formerRange, nextRange = "10.244.0.0/24", "10.245.255.0/24"
+	formerOwn, anotherOwn  = "10.244.0.7", "10.245.255.9"
 )
 
 // ciliumWorld is a node with Cilium, whose operator and agent are played.
@@ -278,7 +279,7 @@ func TestCiliumNodeOnItsWay(t *testing.T) {
 	w.waits(n.hold(image), "is not ready")
 	pod := &corev1.Pod{}
 	must(t, w.c.Get(t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "tunnel-a"}, pod))
-	if got := pod.Spec.InitContainers[0].Args; !slices.Equal(got, []string{"tunnels", "succeed", "cilium_host", "10.245.0.253", formerRange}) {
+	if got := pod.Spec.InitContainers[0].Args; !slices.Equal(got, []string{"tunnels", "succeed", "cilium_host", "10.245.255.253", formerRange}) {
 		t.Errorf("the pod runs %v", got)
 	}
 	w.ready(pod)
@@ -296,7 +297,7 @@ func TestCiliumNodeOnItsWay(t *testing.T) {
 	w.operate()
 	again(n.lead())
 	again(n.give())
-	if got := w.now(); !slices.Equal(got.All(), []string{nextRange, formerRange}) || !slices.Equal(got.Internal, []netip.Addr{netip.MustParseAddr("10.245.0.253")}) {
+	if got := w.now(); !slices.Equal(got.All(), []string{nextRange, formerRange}) || !slices.Equal(got.Internal, []netip.Addr{netip.MustParseAddr("10.245.255.253")}) {
 		t.Errorf("the CiliumNode has %v and %v", got.All(), got.Internal)
 	}
 
@@ -356,7 +357,7 @@ func TestCiliumNodeIsGone(t *testing.T) {
 func TestCiliumRangeOfAnother(t *testing.T) {
 	w := newCiliumWorld(t)
 	must(t, w.write(w.node.give()))
-	w.complain("CIDR 10.245.0.0/24 is already allocated")
+	w.complain("CIDR 10.245.255.0/24 is already allocated")
 	w.waits(w.node.give(), "already allocated")
 	if err := w.write(w.node.give()); err != nil {
 		t.Error(err)

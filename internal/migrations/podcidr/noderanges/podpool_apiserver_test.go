@@ -52,7 +52,7 @@ func (w *ciliumWorld) carries(want ...string) {
 func TestNodeOfAPoolOnItsWay(t *testing.T) {
 	w := newCiliumWorld(t)
 	w.node.pool, w.node.holds, w.node.left = "default", true, prefixesOf("10.244.0.0/16")
-	n, router := w.node, netip.MustParseAddr("10.245.0.253")
+	n, router := w.node, netip.MustParseAddr("10.245.255.253")
 	w.allocated(formerOwn, formerRange)
 
 	must(t, w.write(n.give()))

@@ -36,10 +36,19 @@ func resolve(nodes []corev1.Node, s podmove.Spec, from Sources) ([]NodeRange, []
 	if err != nil {
 		return nil, nil, err
 	}
-	if from.Cilium.poolName() != "" {
-		return ranges, s.From, from.Cilium.allot(ranges, s, bits)
+	switch {
+	case from.Cilium.poolName() != "":
+		err = from.Cilium.allot(ranges, s, bits)
+	case from.Cilium != nil && from.Cilium.givesRanges(): // to nodes that join, from the beginning
+		err = allot(ranges, s, bits, func(nodes []nodeipam.RangeHolder) (map[string]netip.Prefix, error) {
+			return nodeipam.AllocateLast(nodes, s.To[0], bits)
+		})
+	default:
+		err = allot(ranges, s, bits, func(nodes []nodeipam.RangeHolder) (map[string]netip.Prefix, error) {
+			return nodeipam.Allocate(nodes, s.From, s.To[0], bits)
+		})
 	}
-	return ranges, s.From, allot(ranges, s, bits)
+	return ranges, s.From, err
 }
 
 // believe accepts a Node's claim of its former range only if it takes nothing from another: a
@@ -177,8 +186,10 @@ func sizes(bits map[int]string) string {
 	return strings.Join(all, ", ")
 }
 
-// allot works out both ends for every node.
-func allot(ranges []NodeRange, s podmove.Spec, bits int) error {
+// allot works out both ends for every node, with ranges of the target as allocate gives them.
+func allot(
+	ranges []NodeRange, s podmove.Spec, bits int, allocate func([]nodeipam.RangeHolder) (map[string]netip.Prefix, error),
+) error {
 	var holders []nodeipam.RangeHolder
 	for i := range ranges {
 		r := &ranges[i]
@@ -188,7 +199,7 @@ func allot(ranges []NodeRange, s podmove.Spec, bits int) error {
 		}
 		holders = append(holders, nodeipam.RangeHolder{Name: r.Node.Name, Has: has})
 	}
-	targets, err := nodeipam.Allocate(holders, s.From, s.To[0], bits)
+	targets, err := allocate(holders)
 	if err != nil {
 		return full(err)
 	}

@@ -45,8 +45,6 @@ type troubled struct {
 	spoken map[types.UID]bool
 	// deadline is that of steps that have none of their own.
 	deadline time.Duration
-	// next is the range of the target that the node is to have.
-	next string
 	// ended is when an agent of a pool was missed first, latest what it had started with.
 	ended  time.Time
 	latest string
@@ -54,12 +52,11 @@ type troubled struct {
 
 func newTroubled(t *testing.T, pool string) *troubled {
 	t.Helper()
-	w := &troubled{ciliumWorld: newCiliumWorld(t), spoken: map[types.UID]bool{}, next: nextRange, latest: formerRange, deadline: time.Minute}
+	w := &troubled{ciliumWorld: newCiliumWorld(t), spoken: map[types.UID]bool{}, latest: formerRange, deadline: time.Minute}
 	w.mute.Store(true)
 	mode := ciliumipam.ClusterPool
 	if w.node.pool = pool; pool != "" {
 		mode = ciliumipam.MultiPool
-		w.next = "10.245.255.0/24" // the operator gives others from the beginning
 		w.allocated(formerOwn, formerRange)
 		w.complain("")
 	}
@@ -416,7 +413,7 @@ func TestCiliumNodeReturns(t *testing.T) {
 			must(t, w.move(tt.hold, nil))
 			n, err := ciliumipam.Get(t.Context(), w.c, "a", tt.pool)
 			must(t, err)
-			if !slices.Equal(n.PodCIDRs, []string{w.next}) || n.Ignored || n.Problem != "" {
+			if !slices.Equal(n.PodCIDRs, []string{nextRange}) || n.Ignored || n.Problem != "" {
 				t.Errorf("then the CiliumNode has %v, and the operator says %q", n.PodCIDRs, n.Problem)
 			}
 		})
