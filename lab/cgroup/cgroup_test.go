@@ -3,6 +3,7 @@ package cgroup
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -51,6 +52,33 @@ func TestOpen(t *testing.T) {
 				t.Errorf("group /a of version 2 is %q, %v, want %q", unified, err, tt.of2)
 			}
 		})
+	}
+}
+
+// TestPrefer writes what each version has of processor time, and nothing where a hierarchy has none.
+func TestPrefer(t *testing.T) {
+	for name, files := range map[string][]string{
+		"v2": {"cgroup.controllers", "pods/cpu.weight=800"},
+		"v1": {"cpu/cgroup.procs", "cpu/pods/cpu.shares=8192", "memory/cgroup.procs", "memory/pods/memory.limit=0"},
+	} {
+		mount := t.TempDir()
+		for _, f := range files {
+			path, _, _ := strings.Cut(f, "=")
+			write(t, filepath.Join(mount, path), "0")
+		}
+		tree, err := openAt(mount)
+		if err == nil {
+			err = tree.Prefer("/pods", 8)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, f := range files {
+			path, want, written := strings.Cut(f, "=")
+			if got, err := os.ReadFile(filepath.Join(mount, path)); written && (err != nil || string(got) != want) {
+				t.Errorf("%s: %s is %s, %v, want %s", name, path, got, err, want)
+			}
+		}
 	}
 }
 

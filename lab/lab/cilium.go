@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/replumb/replumb/lab/component"
 	"github.com/replumb/replumb/lab/image"
 )
 
@@ -23,7 +24,8 @@ const (
 	// ciliumGroups is where the chart has agents look for control groups, to attach to them what leads processes to Services.
 	ciliumGroups = "/run/cilium/cgroupv2"
 	// clang compiles Cilium's programs of BPF for each node, when its agent starts and when pods do. It is the machine's own, as iptables is: it
-	// comes with a hundred megabytes of libraries, which every node of every lab would unpack. clangDir has it by the name that agents call it by.
+	// comes with a hundred megabytes of libraries, which every node of every lab would unpack. clangDir has it by the name that agents call it by;
+	// a script of that name in cilium.yaml comes first.
 	clang    = "clang-19"
 	clangDir = "/usr/lib/llvm-19/bin"
 )
@@ -72,9 +74,14 @@ func besideManifests(l *Lab, podCIDR netip.Prefix, replaces bool) ([]byte, error
 }
 
 func (l Addons) ciliumManifests(podCIDR netip.Prefix, replaces bool) ([]byte, error) {
+	cache, err := component.CacheDir() // which machines see where it is
+	if err != nil {
+		return nil, err
+	}
 	values := map[string]any{
-		"Image": ciliumImage, "Operator": operatorImage, "Path": "/bin:" + clangDir + ":" + systemPath,
-		"PodCIDR": podCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": replaces,
+		"Image": ciliumImage, "Operator": operatorImage, "Path": "/lab/bin:/bin:" + clangDir + ":" + systemPath, "Clang": clangDir,
+		"Compiled": filepath.Join(cache, "compiled"),
+		"PodCIDR":  podCIDR, "NodeBits": nodeBits, "Groups": ciliumGroups, "ReplacesProxy": replaces,
 		"Beside": l.Topology.Beside == Cilium,
 	}
 	if replaces { // nothing else leads agents to the API before they do so themselves

@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ func TestCiliumManifests(t *testing.T) {
 	}
 	kinds, daemons := kindsIn(t, manifests)
 	want := []string{
-		"ServiceAccount", "ServiceAccount", "ClusterRole", "ClusterRole", "ClusterRoleBinding", "ClusterRoleBinding", "Role", "RoleBinding",
+		"ConfigMap", "ServiceAccount", "ServiceAccount", "ClusterRole", "ClusterRole", "ClusterRoleBinding", "ClusterRoleBinding", "Role", "RoleBinding",
 		"ConfigMap", "DaemonSet", "Deployment",
 	}
 	if !slices.Equal(kinds, want) {
@@ -39,6 +40,66 @@ func TestCiliumManifests(t *testing.T) {
 	requireNodesOwn(t, daemons)
 	if daemons[0].Name != "cilium" || daemons[0].Spec.Template.Labels["k8s-app"] != "cilium" {
 		t.Errorf("agents are of %s with labels %v", daemons[0].Name, daemons[0].Spec.Template.Labels)
+	}
+}
+
+// TestCiliumCompilesOnce runs the script that agents have for clang, with a compiler that counts. Text or arguments that differ are compiled,
+// folders of headers do not count, and what fails is not kept.
+func TestCiliumCompilesOnce(t *testing.T) {
+	compiler, compiled := t.TempDir(), t.TempDir()
+	const counting = `#!/bin/sh
+case "$*" in
+*--version*) echo version ;;
+*-E*) cat text ;;
+*) echo >>compilations; grep -v wrong text || exit 1; echo "of $1" ;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(compiler, "clang"), []byte(counting), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	manifests, err := rendered("cilium.yaml", ciliumTemplate, map[string]any{"Clang": compiler, "Compiled": compiled})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config corev1.ConfigMap
+	if err := yaml.Unmarshal(bytes.SplitN(manifests, []byte("\n---"), 2)[0], &config); err != nil {
+		t.Fatal(err)
+	}
+	script, work := strings.ReplaceAll(config.Data["clang"], "/lab/compiled", compiled), t.TempDir()
+	for _, step := range []struct {
+		text, arguments string
+		compilations    int
+		want            string
+	}{
+		{"first", "-O2 -I/var/run/cilium/state/1 -c x.c -o -", 1, "first\nof -O2\n"},
+		{"first", "-O2 -I/var/run/cilium/state/2 -c x.c -o -", 1, "first\nof -O2\n"},
+		{"other", "-O2 -I/var/run/cilium/state/2 -c x.c -o -", 2, "other\nof -O2\n"},
+		{"other", "-O1 -I/var/run/cilium/state/2 -c x.c -o -", 3, "other\nof -O1\n"},
+		{"first", "-O2 -I/var/run/cilium/state/3 -c x.c -o -", 3, "first\nof -O2\n"},
+		{"first", "--version", 3, "version\n"},
+		{"first", "-O2 -c x.c -o x.o", 4, "first\nof -O2\n"},
+	} {
+		if err := os.WriteFile(filepath.Join(work, "text"), []byte(step.text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", script, "clang"}, strings.Fields(step.arguments)...)...)
+		cmd.Dir = work
+		out, err := cmd.Output()
+		count, _ := os.ReadFile(filepath.Join(work, "compilations"))
+		if err != nil || string(out) != step.want || len(count) != step.compilations {
+			t.Errorf("clang %s of %s: %q, %v, compiled %d times", step.arguments, step.text, out, err, len(count))
+		}
+	}
+	if err := os.WriteFile(filepath.Join(work, "text"), []byte("wrong\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script, "clang", "-c", "x.c", "-o", "-")
+	cmd.Dir = work
+	if out, err := cmd.Output(); err == nil {
+		t.Errorf("what cannot be compiled is %q", out)
+	}
+	if kept, err := os.ReadDir(compiled); err != nil || len(kept) != 3 {
+		t.Errorf("kept are %v, %v", kept, err)
 	}
 }
 

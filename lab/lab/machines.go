@@ -59,8 +59,16 @@ func (l machines) createCGroups(tree *cgroup.Tree, m *Member) error {
 	if err != nil || !l.runsPods(m) {
 		return err
 	}
-	return tree.Create(l.Workers().podCGroup(m.Name))
+	pods := l.Workers().podCGroup(m.Name)
+	if err := tree.Create(pods); err != nil {
+		return err
+	}
+	return tree.Prefer(pods, podsFirst)
 }
+
+// podsFirst is how many times the processor time of its kubelet and its containerd a node's pods may have. While pods start by the dozen, as where a
+// node is drained, those two would have the clients wait that measure; elsewhere every node has processors of its own.
+const podsFirst = 8
 
 func (l *Lab) runsPods(m *Member) bool {
 	return m.Role == Worker || m.Role == ControlPlane && l.Topology.byKubeadm()
