@@ -32,7 +32,7 @@ restarts    basic                ./e2e -run ^TestRestarts$
 pods        basic                ./e2e -run ^(TestPodCIDR|TestTunnels|TestNodesCarryRanges|TestPodsWatched|TestNodesWatched)$
 cni         basic,cilium,flannel ./e2e -timeout 200m -run ^TestInPlace
 cilium      basic,cilium         ./e2e -run ^Test(CiliumLab|PastCilium)$
-cilium-pods basic,cilium         ./e2e -run ^TestCilium(Pods|Watched|Returns)$
+cilium-pods basic,cilium         ./e2e -timeout 240m -run ^TestCilium(Pods|Watched|Returns)$
 own         basic,cilium         ./e2e -run ^(TestOwnAddresses|TestOwnAddressesByAPI|TestCiliumServices)$
 cilium-then basic,cilium,flannel ./e2e -run ^TestCiliumThenServices$
 cilium-flux basic,cilium,source-controller,kustomize-controller,registry ./e2e -run ^TestFluxBehindCilium$

@@ -32,13 +32,15 @@ func ciliumConfigKey() client.ObjectKey {
 }
 
 // TestCiliumPods moves the pods of a cluster with Cilium node by node: there, killed three times, back, there again, and finish. Ranges of
-// nodes are of Cilium's operator, over tunnels, with native routing, and of a CiliumPodIPPool, or of Nodes. Clients on the nodes' own network and in pods that move
-// call Services throughout, and what policies forbid stays so. The control is what upstream advises: another pool, and every CiliumNode, agent
-// and pod at once.
+// nodes are of Cilium's operator or of a CiliumPodIPPool, each over tunnels and with native routing, or of Nodes. Clients on the nodes' own network
+// and in pods that move call Services throughout, and what policies forbid stays so. The control is what upstream advises: another pool, and every
+// CiliumNode, agent and pod at once.
 func TestCiliumPods(t *testing.T) {
 	native := map[string]string{ciliumipam.RoutingKey: "native", ciliumipam.DirectKey: "true", ciliumipam.NativeKey: bothPods}
 	byNodes := maps.Clone(native)
 	byNodes[ciliumipam.ModeKey] = ciliumipam.Kubernetes
+	poolsNative := ofPools()
+	maps.Copy(poolsNative, native)
 	for _, tt := range []struct {
 		topology lab.Topology
 		// config is set before anything is called.
@@ -60,6 +62,10 @@ func TestCiliumPods(t *testing.T) {
 		{
 			topology: withCilium("e2e-cilium-multi", lab.NoProxy, lab.NoProxy), config: ofPools(),
 			killed: []string{"pool/operator", "lead/node1", "agent/node2"},
+		},
+		{
+			topology: withCilium("e2e-cilium-multi-n", lab.NoProxy, lab.NoProxy), config: poolsNative,
+			killed: []string{"pool/operator", "switch/node1", "agent/node2"},
 		},
 	} {
 		t.Run(tt.topology.Name, func(t *testing.T) {
@@ -290,14 +296,14 @@ func (m ciliumMove) requireReturned(t *testing.T) {
 // less often than elsewhere: agents that start compile their programs, on the processors that clients have.
 func ciliumUnderTraffic(t *testing.T, l *lab.Lab) *shop {
 	t.Helper()
-	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 3, LookUp: 2})
+	s := nodesUnderTraffic(t, l, traffic.Rates{Request: 1.5, LookUp: 1})
 	front := workload.Echo{Namespace: varietyNamespace, Name: workload.GuestsMay, PartOf: workload.PartOfVariety, Replicas: 2}
 	cart := workload.Echo{Namespace: varietyNamespace, Name: "cart", PartOf: workload.PartOfVariety, Replicas: 2}
 	objects := slices.Concat(
 		[]runtime.Object{workload.Namespace(varietyNamespace)}, front.Objects(), cart.Objects(), workload.Policies(varietyNamespace))
 	callees, err := start(t.Context(), l, varietyNamespace, objects)
 	must(t, err)
-	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 2, LookUp: 1, Forbidden: 1}) {
+	for _, c := range callsOf(varietyNamespace, callees, traffic.Rates{Request: 1, LookUp: 1, Forbidden: 1}) {
 		must(t, s.watch.AddRoving(t.Context(), l.Client(), l.NodeNames(), c))
 	}
 	s.awaitVerdicts(t)
