@@ -113,7 +113,7 @@ func Status(a *command.App) *cobra.Command {
 		Short: "Show where each migration stands", SuggestFor: []string{"get", "list", "ls", "show", "migrations"},
 		Args: cobra.MaximumNArgs(1),
 		Long: `Show where each migration stands, what still holds the old range, and who is working on it, read from the
-objects themselves. What is not at its end comes first; -o wide lists everything. A migration that is over is
+objects themselves. Those not at their end come first; -o wide lists everything. A migration that is over is
 shown as recorded once these objects have moved on.
 
 --watch shows one page that fits 40 lines, however many Services there are, and draws it again on a terminal. It
